@@ -1,0 +1,76 @@
+"""The one place where the server side calls the recogniser. Imports it late, so that `--help` is quick."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from asr.errors import ConfigError, EarlybirdError
+from asr.resample import Samples
+from asr.words import Transcript
+
+LoadedModel = Any
+"""What `asr.load` gives; this side only hands it on and reads `name` and `describe()`."""
+
+Job = tuple[str, Iterable[Samples]]
+Result = tuple[str, Transcript | EarlybirdError]
+
+
+def load_model(name: str, *, device: str, threads: int) -> LoadedModel:
+    """The model of that name or folder, on that device, PyTorch set to that many threads.
+
+    Raises:
+        ConfigError: if the device is not there or `threads` is below 1.
+        CheckpointError: if there is no such model, or it is damaged.
+    """
+    import torch
+
+    if threads < 1:
+        raise ConfigError(f"threads is {threads}; it must be at least 1")
+    check_device(device)
+    torch.set_num_threads(threads)
+    import asr
+
+    return asr.load(name, device=device)
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that PyTorch does not have.
+
+    Raises:
+        ConfigError: names the devices that are there.
+    """
+    import torch
+
+    present = ["cpu"] + [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        present.append("mps")
+    accepted = [*present, "cuda"] if len(present) > 1 and present[1].startswith("cuda") else present
+    if device not in accepted:
+        raise ConfigError(f"device is {device!r}; this machine has {', '.join(accepted)}")
+
+
+def transcribe_jobs(
+    model: LoadedModel, jobs: Iterable[Job], *, delay_ms: int, chunk_ms: int, batch_size: int
+) -> Iterator[Result]:
+    """Each job's transcript or its error, in the order in which they finish.
+
+    Raises:
+        ConfigError: if the model was not made for `delay_ms` and `chunk_ms`.
+    """
+    from streaming.files import transcribe_streams
+
+    results: Iterator[Result] = transcribe_streams(
+        model, jobs, delay_ms=delay_ms, chunk_ms=chunk_ms, batch_size=batch_size
+    )
+    return results
+
+
+def installed_models() -> list[str]:
+    """Names of the checkpoints that came with the package, sorted."""
+    import asr
+
+    assert asr.__file__ is not None
+    folder = Path(asr.__file__).parent / "checkpoints"
+    return sorted(config.parent.name for config in folder.glob("*/config.json"))

@@ -1,0 +1,3 @@
+from tests.server.fake_engine import engine
+
+__all__ = ["engine"]

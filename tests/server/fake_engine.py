@@ -1,0 +1,81 @@
+"""A recogniser that hears one word a second, with the contract of the real one."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from types import ModuleType
+
+import pytest
+import torch
+
+import asr
+from asr.errors import CheckpointError, ConfigError, EarlybirdError
+from asr.resample import Samples
+from asr.words import DecodeStats, Transcript, Word
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def transcript_of(samples: int) -> Transcript:
+    """A word a whole second, spoken in its first half and committed at its end."""
+    words = tuple(
+        Word(text=f"w{LETTERS[k]}", start_ms=1000 * k, end_ms=1000 * k + 500, emitted_ms=1000 * k + 980, confidence=0.9)
+        for k in range(samples // 16_000)
+    )
+    stats = DecodeStats(audio_samples=samples, steps=samples // 1_280, decoder_calls=len(words))
+    return Transcript(words=words, audio_samples=samples, stats=stats, settings={"delay_ms": 480})
+
+
+@dataclass
+class FakeModel:
+    name: str
+
+    def describe(self) -> dict[str, object]:
+        return {"chunk_ms": [80, 320], "delay_ms": [160, 480]}
+
+
+@dataclass
+class FakeEngine:
+    """What was asked of it."""
+
+    loads: list[tuple[str, str]] = field(default_factory=list)
+    calls: list[dict[str, int]] = field(default_factory=list)
+
+    def load(self, name: str, device: str = "cpu") -> FakeModel:
+        self.loads.append((name, device))
+        if name == "missing":
+            raise CheckpointError("no model is called 'missing'; installed: earlybird-en")
+        return FakeModel(name)
+
+    def transcribe_streams(
+        self, model: FakeModel, jobs: Iterable[tuple[str, Iterable[Samples]]], **settings: int
+    ) -> Iterator[tuple[str, Transcript | EarlybirdError]]:
+        self.calls.append(settings)
+        if settings["chunk_ms"] not in (80, 320):
+            raise ConfigError(f"chunk_ms is {settings['chunk_ms']}; {model.name} was made for 80, 320")
+        return self._results(jobs)
+
+    def _results(
+        self, jobs: Iterable[tuple[str, Iterable[Samples]]]
+    ) -> Iterator[tuple[str, Transcript | EarlybirdError]]:
+        for key, blocks in jobs:
+            try:
+                samples = sum(len(block) for block in blocks)
+            except EarlybirdError as error:
+                yield key, error
+            else:
+                yield key, transcript_of(samples)
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
+    """The fake in place of the recogniser; the number of threads is put back afterwards."""
+    threads = torch.get_num_threads()
+    fake = FakeEngine()
+    files = ModuleType("streaming.files")
+    files.transcribe_streams = fake.transcribe_streams  # type: ignore[attr-defined]
+    monkeypatch.setattr(asr, "load", fake.load, raising=False)
+    monkeypatch.setitem(sys.modules, "streaming.files", files)
+    yield fake
+    torch.set_num_threads(threads)
