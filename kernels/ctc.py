@@ -141,6 +141,8 @@ def _greedy_collapse_numba() -> Callable[..., Any]:
         log_probs: Tensor, lens: Tensor, state: CollapseState, *, blank: int
     ) -> tuple[CollapsedLabels, CollapseState]:
         _check_collapse(log_probs, lens, state, blank)
+        if log_probs.dtype in (torch.float16, torch.bfloat16):
+            log_probs = log_probs.float()  # exact, and numba knows no half precision
         runs, counts, continues, label, first = collapse_rows(
             log_probs.detach().contiguous().numpy(),
             lens.numpy(),

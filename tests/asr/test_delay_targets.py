@@ -194,3 +194,52 @@ def test_words_that_cannot_be_placed_are_refused() -> None:
         build([replace(good, end_ms=-1)])
     with pytest.raises(ConfigError, match=r"word 0 has pieces \(90,\), among them the wait"):
         build([replace(good, pieces=(WAIT,))])
+
+
+def spoken_step_by_step(words: list[TimedPieces], delay: int, marker: int | None, steps: int) -> list[int]:
+    """The grammar of docs/design.md §3 as a speaker who lives through the steps one by one."""
+    outputs: list[int] = []
+    waiting = list(words)
+    unsaid: list[int] = []
+    while len(outputs) < steps or waiting or unsaid:
+        t = len(outputs)
+        idle = not outputs or outputs[-1] == WAIT
+        heard_ms = (t - delay + 1) * 80
+        if not unsaid and waiting and max(waiting[0].end_ms, 1) <= heard_ms:
+            # Was it due before this step already? Then it follows its neighbour directly.
+            joins = not idle and max(waiting[0].end_ms, 1) <= heard_ms - 80
+            unsaid = [*([] if joins or marker is None else [marker]), *waiting.pop(0).pieces]
+        outputs.append(unsaid.pop(0) if unsaid else WAIT)
+    return outputs
+
+
+@given(words=timed_words(), delay=st.integers(0, 12), grammar=GRAMMARS, steps=st.integers(0, 40))
+def test_the_builder_says_what_a_speaker_would(
+    words: list[TimedPieces], delay: int, grammar: Settings, steps: int
+) -> None:
+    # Out of order ends would make the speaker and the builder differ only in what "heard" means; ends here rise.
+    targets = build(words, delay_steps=delay, grammar=grammar[0], marker=grammar[1], steps=steps)
+    assert list(targets.outputs) == spoken_step_by_step(words, delay, grammar[1], steps)
+
+
+@given(words=timed_words(), delay=st.integers(0, 12), cut=st.integers(0, 60))
+def test_words_not_yet_spoken_do_not_change_what_is_due_before_them(
+    words: list[TimedPieces], delay: int, cut: int
+) -> None:
+    whole = build(words, delay_steps=delay, steps=80)
+    known = [w for w in words if due_step(w.end_ms, delay) < cut]
+    draft = build(known, delay_steps=delay, steps=80)
+    assert whole.outputs[:cut] == draft.outputs[:cut]
+
+
+def test_the_published_clock() -> None:
+    # LLHB eq. 1 counts slots from 1 (t_k = ceil(e_k / 80) + tau); here steps count from 0, so it is one less.
+    for end_ms, delay in ((1, 0), (80, 6), (81, 6), (2000, 12)):
+        (placement,) = build([word(end_ms, 1)], delay_steps=delay).placements
+        assert placement.first + 1 == -(-end_ms // 80) + delay
+
+
+def test_order_of_the_text_beats_order_of_the_ends() -> None:
+    targets = build([word(800, 1), word(160, 2)])
+    assert targets.outputs == (*[WAIT] * 9, 1, 2)
+    assert targets.placements[1].lag == 9

@@ -247,3 +247,55 @@ def test_without_the_extra_the_error_names_it(package: str, monkeypatch: pytest.
             count_errors("a", "b")
     finally:
         metrics._normalizer.cache_clear()
+
+
+def edit_distance(reference: list[str], hypothesis: list[str]) -> int:
+    """Levenshtein, written out (independent of jiwer)."""
+    row = list(range(len(hypothesis) + 1))
+    for i, word in enumerate(reference, start=1):
+        diagonal, row[0] = row[0], i
+        for j, other in enumerate(hypothesis, start=1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (word != other))
+    return row[-1]
+
+
+@given(reference=WORDS, hypothesis=WORDS)
+@settings(max_examples=80, deadline=None)
+def test_errors_are_the_edit_distance(reference: list[str], hypothesis: list[str]) -> None:
+    assert count_errors(" ".join(reference), " ".join(hypothesis)).errors == edit_distance(reference, hypothesis)
+
+
+@given(words=WORDS, shift=st.integers(-500, 500))
+@settings(max_examples=40, deadline=None)
+def test_a_perfect_transcript_has_the_delay_it_was_committed_with(words: list[str], shift: int) -> None:
+    reference = [Spoken(word, 300 * (i + 1)) for i, word in enumerate(words)]
+    hypothesis = committed(*((word.text.title() + ".", word.end_ms + shift) for word in reference))
+    assert word_delays(reference, hypothesis) == WordDelays(
+        delays_ms=(shift,) * len(words), reference_words=len(words), deletions=0
+    )
+
+
+@given(groups=st.lists(st.lists(st.integers(-1000, 3000), max_size=5), max_size=5))
+def test_quantiles_rise_and_lie_within_the_delays(groups: list[list[int]]) -> None:
+    stats = delay_stats(WordDelays(delays_ms=tuple(g), reference_words=len(g), deletions=0) for g in groups)
+    pooled = [delay for group in groups for delay in group]
+    assert stats.matched == stats.reference_words == len(pooled)
+    for quantiles in (stats.pooled, stats.utterance_means):
+        assert (quantiles is None) == (not pooled)
+        if quantiles is not None:
+            assert min(pooled) <= quantiles.p50 <= quantiles.p90 <= quantiles.p95 <= max(pooled)
+
+
+def test_leaving_words_out_makes_delays_shorter_and_deletions_more() -> None:
+    reference = [Spoken("quick", 300), Spoken("hard", 600), Spoken("easy", 900)]
+    everything = delay_stats([word_delays(reference, committed(("quick", 700), ("hard", 2600), ("easy", 1300)))])
+    lazy = delay_stats([word_delays(reference, committed(("quick", 700), ("easy", 1300)))])
+    assert everything.pooled is not None
+    assert lazy.pooled is not None
+    assert lazy.pooled.p90 < everything.pooled.p90
+    assert (everything.deletion_rate, lazy.deletion_rate) == (0.0, 1 / 3)
+
+
+def test_a_word_half_deleted_is_not_deleted() -> None:
+    alignment = align_words(["it's", "late"], ["it", "late"])
+    assert (alignment.matched, alignment.deleted) == (((1, 1),), ())

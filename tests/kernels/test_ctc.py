@@ -267,3 +267,85 @@ def test_alignment_agrees_with_torchaudio(case: tuple[int, int, int, list[int]])
         frame += size
     assert runs == list(zip(targets, spans.first.tolist(), spans.last.tolist(), strict=True))
     assert float(scores.sum()) == pytest.approx(float(spans.total), abs=1e-4)
+
+
+@given(case=alignable())
+@settings(max_examples=40, deadline=None)
+def test_labels_lie_apart_in_order_and_spell_the_targets(case: tuple[int, int, int, list[int]]) -> None:
+    seed, T, V, targets = case
+    spans = align("numba", random_log_probs(seed, T, V), targets)
+    path, free = [V - 1] * T, 0
+    for label, first, last in zip(targets, spans.first.tolist(), spans.last.tolist(), strict=True):
+        assert free <= first <= last < T
+        path[first : last + 1] = [label] * (last + 1 - first)
+        free = last + 1
+    # Collapsing that path gives the targets back: equal neighbours were kept apart by a blank.
+    found, _ = collapse("numba", log_probs_of(path, V)[None], [T], init_collapse(1, blank=V - 1), V - 1)
+    assert row(found, 0) == list(zip(targets, spans.first.tolist(), spans.last.tolist(), strict=True))
+
+
+@given(case=alignable())
+@settings(max_examples=30, deadline=None)
+def test_no_frame_is_better_spent_and_scores_add_up(case: tuple[int, int, int, list[int]]) -> None:
+    seed, T, V, targets = case
+    log_probs = random_log_probs(seed, T, V)
+    spans = align("numba", log_probs, targets)
+    sizes = spans.last - spans.first + 1
+    in_labels = torch.zeros(T, dtype=torch.bool)
+    for first, last in zip(spans.first.tolist(), spans.last.tolist(), strict=True):
+        in_labels[first : last + 1] = True
+    blanks = log_probs[~in_labels, V - 1].sum()
+    assert float((spans.score * sizes).sum() + blanks) == pytest.approx(float(spans.total))
+    if not T:
+        return  # torch's loss takes no empty input
+    # CTC's likelihood sums over all paths, so it bounds the best one from above.
+    likelihood = -torch.nn.functional.ctc_loss(
+        log_probs[:, None],
+        torch.tensor([targets], dtype=torch.int64),
+        torch.tensor([T]),
+        torch.tensor([len(targets)]),
+        blank=V - 1,
+        reduction="sum",
+    )
+    assert float(spans.total) <= float(likelihood) + 1e-9
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_inputs_of_any_precision_and_layout_stay_as_they_were(backend: str, dtype: torch.dtype) -> None:
+    log_probs = torch.randn(5, 2, 9, generator=torch.Generator().manual_seed(3)).to(dtype).permute(1, 2, 0)
+    assert not log_probs.is_contiguous()
+    before = log_probs.clone()
+    state = init_collapse(2, blank=4)
+    found, _ = collapse(backend, log_probs, [9, 9], state, 4)
+    whole, _ = collapse("reference", before.contiguous().double(), [9, 9], state, 4)
+    assert same(found, whole)
+    spans = align(backend, log_probs[0], [1, 1, 3])
+    assert same(spans, align("reference", before[0].contiguous().double(), [1, 1, 3]))
+    assert torch.equal(log_probs, before)
+    assert state.label.tolist() == [4, 4]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_row_in_a_batch_is_the_row_alone(backend: str) -> None:
+    generator = torch.Generator().manual_seed(5)
+    log_probs = torch.randn(4, 12, 3, generator=generator)
+    lens = [12, 0, 5, 9]
+    found, after = collapse(backend, log_probs, lens, init_collapse(4, blank=2), 2)
+    for b, length in enumerate(lens):
+        # Alone, and with what lies past its length made loud.
+        noisy = log_probs[b : b + 1].clone()
+        noisy[:, length:] = 1e3
+        alone, state = collapse(backend, noisy, [length], init_collapse(1, blank=2), 2)
+        assert row(found, b) == row(alone, 0)
+        assert (int(after.label[b]), int(after.frames[b])) == (int(state.label[0]), length)
+        assert (found.ids[b, int(found.counts[b]) :] == -1).all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_far_from_the_start_is_as_near_it(backend: str) -> None:
+    log_probs = torch.randn(1, 20, 4, generator=torch.Generator().manual_seed(6))
+    near, _ = collapse(backend, log_probs, [20], init_collapse(1, blank=3), 3)
+    start = CollapseState(label=torch.tensor([3]), first=torch.tensor([0]), frames=torch.tensor([10**10]))
+    far, _ = collapse(backend, log_probs, [20], start, 3)
+    assert row(far, 0) == [(label, first + 10**10, last + 10**10) for label, first, last in row(near, 0)]

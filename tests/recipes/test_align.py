@@ -9,11 +9,15 @@ import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import soundfile
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+import recipes.align as align_module
 from asr.errors import ConfigError
 from recipes.align import (
     AlignedWord,
@@ -126,11 +130,9 @@ def test_audio_that_cannot_hold_the_words(aligner: WordAligner) -> None:
 def test_a_path_lost_by_the_narrow_search_is_found_by_the_wide(
     aligner: WordAligner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import recipes.align as module
-
     expected = aligner.align(load_audio(SPEECH), TEXT)
-    real: Callable[..., list[tuple[int, int]] | None] = module._force
-    monkeypatch.setattr(module, "_force", lambda d, w, p: None if d is aligner._narrow else real(d, w, p))
+    real: Callable[..., list[tuple[int, int]] | None] = align_module._force
+    monkeypatch.setattr(align_module, "_force", lambda d, w, p: None if d is aligner._narrow else real(d, w, p))
     found = aligner.align(load_audio(SPEECH), TEXT)
     assert [word.text for word in found] == [word.text for word in expected]
     assert all(abs(a.end_ms - b.end_ms) <= 20 for a, b in zip(found, expected, strict=True))
@@ -190,3 +192,103 @@ def test_settings_that_cannot_work(manifest: Path, tmp_path: Path, capsys: pytes
     assert "--processes is 0; it must be 1 or more" in capsys.readouterr().err
     assert main(["--manifest", str(manifest), "--out", out, "--skip-subset", "t"]) == 0
     assert "0 clips, 0 not aligned" in capsys.readouterr().out
+
+
+class ScriptedDecoder:
+    """A decoder whose search ends in a given segmentation of (word, first frame, last frame)."""
+
+    def __init__(self, dictionary: dict[str, str], segments: list[tuple[str, int, int]] | None) -> None:
+        self.dictionary = dictionary
+        self.segments = segments
+        self.asked = ""
+        self.calls: list[str] = []
+
+    def lookup_word(self, word: str) -> str | None:
+        return self.dictionary.get(word)
+
+    def add_word(self, word: str, phones: str, update: bool) -> None:
+        assert update  # else the search would not know the word
+        self.dictionary[word] = phones
+
+    def set_align_text(self, text: str) -> None:
+        self.asked = text
+
+    def start_utt(self) -> None:
+        self.calls.append("start")
+
+    def process_raw(self, pcm: bytes, full_utt: bool) -> None:
+        assert full_utt  # else the cepstral mean would be the clip before's
+        self.calls.append("process")
+
+    def end_utt(self) -> None:
+        self.calls.append("end")
+
+    def hyp(self) -> object | None:
+        return None if self.segments is None else self
+
+    def seg(self) -> list[SimpleNamespace]:
+        assert self.segments is not None
+        return [SimpleNamespace(word=w, start_frame=a, end_frame=b) for w, a, b in self.segments]
+
+
+def test_segments_become_milliseconds_without_fillers_and_variants() -> None:
+    segments = [("<sil>", 0, 9), ("the(2)", 10, 14), ("++NOISE++", 15, 20), ("[NOISE]", 21, 22), ("cat", 23, 40)]
+    decoder = ScriptedDecoder({"the": "DH AH", "cat": "K AE T"}, [*segments, ("<sil>", 41, 50)])
+    assert align_module._force(decoder, ["the", "cat"], b"") == [(100, 150), (230, 410)]
+    assert decoder.asked == "the cat"
+    assert decoder.calls == ["start", "process", "end"]
+
+
+def test_a_path_cut_short_is_no_alignment() -> None:
+    dictionary = {"the": "DH AH", "cat": "K AE T"}
+    cut = ScriptedDecoder(dictionary, [("<sil>", 0, 9), ("the", 10, 14)])
+    assert align_module._force(cut, ["the", "cat"], b"") is None
+    assert align_module._force(ScriptedDecoder(dictionary, None), ["the", "cat"], b"") is None
+
+
+def test_words_the_dictionary_lacks_are_added_once_each() -> None:
+    decoder = ScriptedDecoder({"cat": "K AE T"}, [("cats", 0, 4), ("cats", 5, 9)])
+    assert align_module._force(decoder, ["cats", "cats"], b"") == [(0, 50), (50, 100)]
+    assert decoder.dictionary == {"cat": "K AE T", "cats": "K AE T S"}
+    with pytest.raises(Unalignable, match='no pronunciation for "\'"'):
+        align_module._force(decoder, ["'"], b"")
+
+
+def test_a_hyphenated_word_spans_its_parts() -> None:
+    words = ["a", "well-known", "-", "fact"]
+    spans = [(0, 100), (100, 300), (320, 700), (800, 1200)]
+    aligned = align_module._group_spans(words, spoken_words(" ".join(words)), spans, duration_ms=2000)
+    assert [(word.start_ms, word.end_ms) for word in aligned] == [(0, 100), (100, 700), (700, 700), (800, 1200)]
+
+
+def test_times_stay_within_the_clip() -> None:
+    # The last frame may reach past the last sample.
+    (word,) = align_module._group_spans(["a"], [["a"]], [(1990, 2010)], duration_ms=1995)
+    assert (word.start_ms, word.end_ms) == (1990, 1995)
+    (word,) = align_module._group_spans(["a"], [["a"]], [(2000, 2010)], duration_ms=1995)
+    assert word.start_ms < word.end_ms == 1995
+
+
+@st.composite
+def grouped_spans(draw: st.DrawFn) -> tuple[list[list[str]], list[tuple[int, int]]]:
+    groups = [["x"] * draw(st.integers(0, 3)) for _ in range(draw(st.integers(1, 6)))]
+    spans, end = [], 0
+    for _ in range(sum(map(len, groups))):
+        start = end + draw(st.integers(0, 300))
+        end = start + draw(st.integers(10, 400))
+        spans.append((start, end))
+    return groups, spans
+
+
+@given(case=grouped_spans())
+def test_every_word_has_its_own_time_in_order(case: tuple[list[list[str]], list[tuple[int, int]]]) -> None:
+    groups, spans = case
+    words = [f"w{i}" for i in range(len(groups))]
+    aligned = align_module._group_spans(words, groups, spans, duration_ms=10_000)
+    assert [word.text for word in aligned] == words
+    last = 0
+    for group, word in zip(groups, aligned, strict=True):
+        assert last <= word.start_ms
+        assert (word.start_ms < word.end_ms) if group else (word.start_ms == word.end_ms == last)
+        last = word.end_ms
+    assert last == (spans[-1][1] if spans else 0)

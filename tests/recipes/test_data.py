@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from asr.errors import AudioFormatError, ConfigError, EmptyAudio, InvalidSamples, UnknownContainer
-from recipes.data import Clip, filter_by_duration, group_by_subset, load_audio, read_manifest
+from recipes.data import Clip, filter_by_duration, group_by_subset, load_audio, normalize_english, read_manifest
 
 LINE: dict[str, Any] = {
     "audio": "a/b.opus",
@@ -135,3 +137,32 @@ def test_a_file_that_is_no_audio_is_refused(tmp_path: Path) -> None:
     path.write_text("text")
     with pytest.raises(UnknownContainer, match=r"a\.opus: libsndfile cannot read it"):
         load_audio(path)
+
+
+def test_folders_of_the_manifest_do_not_depend_on_where_it_is_read_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = manifest(tmp_path, LINE)
+    monkeypatch.chdir(tmp_path)
+    (relative,) = read_manifest(path.name)
+    (absolute,) = read_manifest(path)
+    assert relative.path.resolve() == absolute.path.resolve()
+    assert relative.audio == absolute.audio == "a/b.opus"
+
+
+@given(
+    durations=st.lists(st.integers(1, 60_000), max_size=8),
+    bounds=st.tuples(st.integers(0, 60_000), st.integers(0, 60_000)),
+)
+def test_what_is_kept_and_what_is_counted_make_up_the_whole(durations: list[int], bounds: tuple[int, int]) -> None:
+    clips = [clip(str(i), duration) for i, duration in enumerate(durations)]
+    said: list[str] = []
+    kept = filter_by_duration(clips, min_ms=min(bounds), max_ms=max(bounds), report=said.append)
+    dropped = sum(int(line.split()[1]) for line in said)
+    assert len(kept) + dropped == len(clips)
+    assert all(min(bounds) <= c.duration_ms <= max(bounds) for c in kept)
+    assert [c for c in clips if c in kept] == list(kept)
+
+
+def test_scoring_text_is_the_rule_of_the_metrics() -> None:
+    assert normalize_english("Colour: TWENTY-TWO!") == "color 22"
