@@ -90,6 +90,9 @@ class WordAligner:
     """Aligns transcripts with audio; holds the aligner's model, about 100 MB.
 
     Not to be shared between threads or processes.
+
+    Raises:
+        ConfigError: if pocketsphinx is not installed.
     """
 
     def __init__(self) -> None:
@@ -127,8 +130,10 @@ class WordAligner:
 
 
 def _open_decoder(beams: dict[str, float]) -> Any:
-    from pocketsphinx import Decoder
-
+    try:
+        from pocketsphinx import Decoder
+    except ImportError as error:
+        raise ConfigError(f"alignment needs pocketsphinx: pip install 'earlybird-asr[train]' ({error})") from error
     return Decoder(samprate=SAMPLE_RATE, bestpath=False, lm=None, loglevel="FATAL", **beams)
 
 

@@ -6,6 +6,7 @@ The clip is LibriSpeech dev-clean 1993-147149-0026 (CC BY 4.0, Panayotov et al.,
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -292,3 +293,9 @@ def test_every_word_has_its_own_time_in_order(case: tuple[list[list[str]], list[
         assert (word.start_ms < word.end_ms) if group else (word.start_ms == word.end_ms == last)
         last = word.end_ms
     assert last == (spans[-1][1] if spans else 0)
+
+
+def test_without_the_aligner_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pocketsphinx", None)  # what an absent package looks like to import
+    with pytest.raises(ConfigError, match=r"pip install 'earlybird-asr\[train\]'"):
+        WordAligner()
