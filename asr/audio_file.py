@@ -176,9 +176,10 @@ class FfmpegReader:
                 f"libsndfile does not read it ({refusal}) and ffmpeg, which reads most other containers, "
                 "is not installed (no ffmpeg on PATH)"
             )
-        # The "file:" prefix makes any name a name: one that begins with "-" or contains ":". Local files only.
+        # The "file:" prefix makes any name a name, also one that begins with "-" or looks like an address; from a file,
+        # ffmpeg follows no links to other protocols.
         command = [executable, "-nostdin", "-hide_banner", "-nostats", "-loglevel", "info"]
-        command += ["-protocol_whitelist", "file", "-i", f"file:{path.absolute()}"]
+        command += ["-i", f"file:{path}"]
         command += ["-map", "0:a:0", "-c:a", "pcm_f32be", "-f", "au", "pipe:1"]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log)

@@ -1,4 +1,5 @@
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -307,13 +308,17 @@ def make(ffmpeg: str, path: Path, *arguments: str, seconds: float = 2.0, rate: i
         ("a.webm", ["-c:a", "libopus"]),
         ("a.mkv", ["-c:a", "flac"]),
         ("-it's 日本:a\nb.m4a", ["-c:a", "aac"]),
+        ("http:x.m4a", ["-c:a", "aac"]),
         ("stereo.m4a", ["-c:a", "aac", "-ac", "2"]),
         ("wide.m4a", ["-c:a", "aac", "-ar", "44100"]),
     ],
 )
-def test_other_containers_through_ffmpeg(tmp_path: Path, with_ffmpeg: str, name: str, arguments: list[str]) -> None:
-    path = make(with_ffmpeg, tmp_path / name, *arguments)
-    with open_audio(path) as source:
+def test_other_containers_through_ffmpeg(
+    tmp_path: Path, with_ffmpeg: str, name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(with_ffmpeg, tmp_path / name, *arguments)
+    monkeypatch.chdir(tmp_path)
+    with open_audio(name) as source:
         y = np.concatenate(list(source.blocks(5_000)))
     assert source.warnings == []
     assert abs(len(y) - 32_000) <= 2_048  # an AAC frame may be padded
@@ -360,11 +365,27 @@ def test_text_is_no_audio_for_ffmpeg_either(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.usefixtures("with_ffmpeg")
-def test_ffmpeg_reads_local_files_only(tmp_path: Path) -> None:
-    playlist = "#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\nhttp://127.0.0.1:9/x.ts\n#EXT-X-ENDLIST\n"
-    (tmp_path / "a.m3u8").write_text(playlist)
-    with pytest.raises(AudioFormatError):
-        open_audio(tmp_path / "a.m3u8")
+def test_a_playlist_makes_no_connection(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/x.ts"
+        playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n{address}\n#EXT-X-ENDLIST\n"
+        (tmp_path / "a.m3u8").write_text(playlist)
+        with pytest.raises(AudioFormatError):
+            open_audio(tmp_path / "a.m3u8")
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+@pytest.mark.usefixtures("without_ffmpeg")
+def test_a_container_that_needs_ffmpeg_says_so(
+    tmp_path: Path, ffmpeg_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make(str(ffmpeg_folder / "ffmpeg"), tmp_path / "a.m4a", "-c:a", "aac")
+    with pytest.raises(UnknownContainer, match=r"a\.m4a: .* is not installed \(no ffmpeg on PATH\)"):
+        open_audio(path)
+    monkeypatch.setenv("PATH", str(ffmpeg_folder))
+    assert len(read_audio(path)) > 30_000
 
 
 def test_an_ffmpeg_that_is_abandoned_is_ended(tmp_path: Path, with_ffmpeg: str) -> None:

@@ -30,7 +30,8 @@ def test_no_channels() -> None:
 def test_the_place_of_an_invalid_sample_counts_from_the_start_of_the_stream(bad: float) -> None:
     mixer = ChannelMixer(channels=1)
     mixer.step(frames((0.1,), (0.2,), (0.3,)))
-    with pytest.raises(InvalidSamples, match=rf"sample 4 is {bad}"):
+    mixer.step(frames((0.1,)))
+    with pytest.raises(InvalidSamples, match=rf"sample 5 is {bad}"):
         mixer.step(frames((0.1,), (bad,), (0.3,)))
 
 

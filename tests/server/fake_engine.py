@@ -13,7 +13,6 @@ from asr.errors import CheckpointError, ConfigError, EarlybirdError
 from asr.resample import Samples
 from asr.words import DecodeStats, Transcript, Word
 
-
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
