@@ -1,0 +1,227 @@
+"""The cross family's decoder: Whisper's, run on the step clock over a growing memory of encoder frames.
+
+A row is the last real token at position "number of real tokens"; self-attention remembers only the rows that emitted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from asr.blocks import Attention, GeluFeedForward, ring_mask
+from asr.encoder import whisper_attention
+from asr.errors import SpeculationBudgetExceeded
+from asr.state import KVRing
+
+
+@dataclass(frozen=True)
+class CrossMemory:
+    """Cross-attention keys and values of the frames since the anchor.
+
+    Attributes:
+        keys, values: per layer [B, H, M, D]. The first `final` frames stay; those up to `frames` are the present
+            block's provisional and silence frames, written over by the next block.
+        final, frames: [B] counts.
+    """
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    final: Tensor
+    frames: Tensor
+
+    @property
+    def capacity(self) -> int:
+        """Frames a row can hold."""
+        return self.keys[0].shape[2]
+
+    def visible(self) -> int:
+        """The longest row's frames: what a call has to look through."""
+        return max(1, int(self.frames.max()))
+
+    def write(
+        self, keys: list[Tensor], values: list[Tensor], lens: Tensor, final: Tensor, rows: Tensor | None
+    ) -> CrossMemory:
+        """The memory after a block: [k, H, T, D] per layer, lens [k] valid frames of which final [k] will stay."""
+        count = keys[0].shape[2]
+        index = torch.arange(self.final.shape[0], device=lens.device) if rows is None else rows
+        start = self.final[index]
+        if int((start + lens).max()) > self.capacity:
+            raise SpeculationBudgetExceeded(
+                f"a memory of {self.capacity} frames cannot hold {int((start + lens).max())}; re-anchor earlier"
+            )
+        # Padding frames land on the last slot at worst: it is past `frames` of that row, or the row would be full.
+        slots = (start[:, None] + torch.arange(count, device=lens.device)).clamp(max=self.capacity - 1)
+        for mine, new in zip((*self.keys, *self.values), (*keys, *values), strict=True):
+            mine[index[:, None], :, slots] = new.transpose(1, 2)
+        return replace(
+            self,
+            final=self.final.index_copy(0, index, start + final),
+            frames=self.frames.index_copy(0, index, start + lens),
+        )
+
+    def reset(self, rows: Tensor) -> CrossMemory:
+        """The memory in which `rows` have heard nothing."""
+        return replace(self, final=self.final.index_fill(0, rows, 0), frames=self.frames.index_fill(0, rows, 0))
+
+
+@dataclass(frozen=True)
+class DecoderState:
+    """Attributes: rings: one per layer, holding the rows that emitted."""
+
+    rings: tuple[KVRing, ...]
+
+    @property
+    def length(self) -> Tensor:
+        """[B] remembered rows."""
+        return self.rings[0].length
+
+    def advance(self, count: Tensor) -> DecoderState:
+        """The state that remembers [B] more of the rows just written."""
+        return replace(self, rings=tuple(ring.advance(count, None) for ring in self.rings))
+
+    def reset(self, rows: Tensor) -> DecoderState:
+        """The state in which `rows` remember nothing."""
+        return replace(self, rings=tuple(ring.reset(rows) for ring in self.rings))
+
+
+class CrossLayer(nn.Module):
+    """Pre-norm self-attention, cross-attention and feed-forward."""
+
+    def __init__(self, *, dim: int, heads: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(dim)
+        self.attention: Attention = whisper_attention(dim=dim, heads=heads)
+        self.cross_norm = nn.LayerNorm(dim)
+        self.cross: Attention = whisper_attention(dim=dim, heads=heads)
+        self.feed_forward_norm = nn.LayerNorm(dim)
+        self.feed_forward = GeluFeedForward(dim=dim, hidden=4 * dim)
+
+    def look(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Cross-attention and feed-forward: [B, n, C] and the weights [B, H, n, S]."""
+        query = self.cross.queries(self.cross_norm(x))
+        seen, weights = self.cross.attend_with_weights(query, keys, values, mask)
+        x = x + seen
+        return x + self.feed_forward(self.feed_forward_norm(x)), weights
+
+
+class CrossDecoder(nn.Module):
+    """Whisper's decoder (Radford et al. 2022) over `CrossMemory`.
+
+    Args:
+        vocabulary: V.
+        layers, dim, heads: the decoder's shape; head size dim / heads.
+        text_positions: learned positions, an upper bound on the tokens between two anchors.
+        alignment_heads: (layer, head) pairs whose attention follows the speech.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocabulary: int,
+        layers: int,
+        dim: int,
+        heads: int,
+        text_positions: int,
+        alignment_heads: tuple[tuple[int, int], ...],
+    ) -> None:
+        super().__init__()
+        self.dim, self.heads, self.text_positions, self.alignment_heads = dim, heads, text_positions, alignment_heads
+        self.embedding = nn.Embedding(vocabulary, dim)
+        self.positions = nn.Parameter(torch.zeros(text_positions, dim))
+        self.layers = nn.ModuleList([CrossLayer(dim=dim, heads=heads) for _ in range(layers)])
+        self.norm = nn.LayerNorm(dim)
+
+    def _layers(self) -> list[CrossLayer]:
+        return [layer for layer in self.layers if isinstance(layer, CrossLayer)]
+
+    def init_memory(self, batch: int, *, frames: int) -> CrossMemory:
+        """An empty memory of up to `frames` frames a row."""
+        weight = self.embedding.weight
+        shape = (batch, self.heads, frames, self.dim // self.heads)
+        zero = torch.zeros(batch, dtype=torch.int64, device=weight.device)
+        keys, values = (tuple(weight.new_zeros(shape) for _ in self.layers) for _ in range(2))
+        return CrossMemory(keys, values, zero, zero)
+
+    def init_state(self, batch: int) -> DecoderState:
+        """No text."""
+        weight = self.embedding.weight
+        return DecoderState(
+            tuple(
+                KVRing.zeros(
+                    batch=batch,
+                    heads=self.heads,
+                    head_dim=self.dim // self.heads,
+                    left_context=self.text_positions,
+                    slack=0,
+                    device=weight.device,
+                    dtype=weight.dtype,
+                )
+                for _ in self.layers
+            )
+        )
+
+    def remember(
+        self, memory: CrossMemory, frames: Tensor, lens: Tensor, final: Tensor, rows: Tensor | None
+    ) -> CrossMemory:
+        """The memory with a block of encoder frames [k, T, C] in it, of which final [k] stay."""
+        pairs = [layer.cross.keys_values(frames) for layer in self._layers()]
+        return memory.write([key for key, _ in pairs], [value for _, value in pairs], lens, final, rows)
+
+    def rows(self, tokens: Tensor, lens: Tensor, state: DecoderState, memory: CrossMemory) -> tuple[Tensor, Tensor]:
+        """Runs n tokens a stream after the remembered ones; nothing is remembered until `state.advance`.
+
+        Args:
+            tokens: [B, n] ids; position of the first is the number of remembered rows.
+            lens: [B] valid tokens, 0 idles.
+            state, memory: what the rows attend to.
+        Returns:
+            hidden [B, n, C] after the closing norm, and the alignment heads' mean attention [B, n, S] over the
+            memory's visible frames.
+        """
+        count = tokens.shape[1]
+        positions = state.length[:, None] + torch.arange(count, device=tokens.device)
+        x = self.embedding(tokens) + self.positions[positions.clamp(max=self.text_positions - 1)]
+        text_mask = ring_mask(state.rings[0], positions, lens, None, window=self.text_positions)
+        seen = memory.visible()
+        frames = memory.frames.clamp(min=1)
+        frame_mask = (torch.arange(seen, device=tokens.device) < frames[:, None])[:, None, None]
+        attention: list[Tensor] = []
+        for index, (layer, ring) in enumerate(zip(self._layers(), state.rings, strict=True)):
+            x = x + layer.attention.step(layer.attention_norm(x), positions, ring, text_mask, None)
+            keys, values = memory.keys[index][:, :, :seen], memory.values[index][:, :, :seen]
+            x, weights = layer.look(x, keys, values, frame_mask)
+            attention.extend(weights[:, head] for at, head in self.alignment_heads if at == index)
+        return self.norm(x), torch.stack(attention).mean(0)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., C] -> [..., V], tied to the embedding."""
+        return hidden @ self.embedding.weight.T
+
+    def forward(self, tokens: Tensor, frames: Tensor, frame_lens: Tensor) -> tuple[Tensor, Tensor]:
+        """Teacher-forced decode of whole sequences, as Whisper does offline.
+
+        Args:
+            tokens: [B, L] ids, prompt first.
+            frames: [B, T, C] encoder output; frame_lens [B] valid frames.
+        Returns:
+            logits [B, L, V] and the alignment heads' mean attention [B, L, T].
+        """
+        length = tokens.shape[1]
+        x = self.embedding(tokens) + self.positions[:length]
+        frame_mask = (torch.arange(frames.shape[1], device=frames.device) < frame_lens[:, None])[:, None, None]
+        causal = torch.ones(length, length, dtype=torch.bool, device=frames.device).tril()[None, None]
+        attention: list[Tensor] = []
+        for index, layer in enumerate(self._layers()):
+            y = layer.attention_norm(x)
+            x = x + layer.attention.attend(layer.attention.queries(y), *layer.attention.keys_values(y), causal)
+            x, weights = layer.look(x, *layer.cross.keys_values(frames), frame_mask)
+            attention.extend(weights[:, head] for at, head in self.alignment_heads if at == index)
+        return self.logits(self.norm(x)), torch.stack(attention).mean(0)
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """Natural-log softmax over the last dimension, in float32."""
+    return F.log_softmax(logits.float(), dim=-1)

@@ -1,0 +1,137 @@
+"""A model: a recogniser with its vocabulary, the settings it was made for, and a name."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import torch
+
+from asr.config import AnchorConfig, ChunkSetting, GateConfig, SessionLimits, SessionSettings
+from asr.cross import CrossDecoder
+from asr.cross_recogniser import CrossRecogniser
+from asr.encoder import whisper_encoder
+from asr.errors import CheckpointError
+from asr.frontend import Frontend
+from asr.gate import AttentionGate
+from asr.units import STEP_MS
+from asr.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossConfig:
+    """Shape and settings of a cross-family model, as `config.json` holds them."""
+
+    mel_bins: int
+    dim: int
+    heads: int
+    encoder_layers: int
+    decoder_layers: int
+    vocabulary: int
+    text_positions: int
+    max_frames: int
+    alignment_heads: tuple[tuple[int, int], ...]
+    prompt: tuple[int, ...]
+    end_id: int
+    banned: tuple[int, ...]
+    banned_first: tuple[int, ...]
+    limits: SessionLimits
+    left_context_frames: int = 500
+    gate: GateConfig = field(default_factory=GateConfig)
+    anchors: AnchorConfig = field(default_factory=AnchorConfig)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> CrossConfig:
+        """Raises CheckpointError for missing or unknown keys."""
+        known = {f.name for f in fields(cls)}
+        if unknown := sorted(set(values) - known):
+            raise CheckpointError(f"the configuration has unknown keys {unknown}; known are {sorted(known)}")
+        try:
+            limits = values["limits"]
+            return cls(
+                **{
+                    **values,
+                    "alignment_heads": tuple((int(a), int(b)) for a, b in values["alignment_heads"]),
+                    "prompt": tuple(values["prompt"]),
+                    "banned": tuple(values["banned"]),
+                    "banned_first": tuple(values["banned_first"]),
+                    "limits": SessionLimits(
+                        chunks=tuple(ChunkSetting(**c) for c in limits["chunks"]), delays=tuple(limits["delays"])
+                    ),
+                    "gate": GateConfig(**values.get("gate", {})),
+                    "anchors": AnchorConfig(**values.get("anchors", {})),
+                }
+            )
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(f"the configuration is incomplete or has a wrong field: {error}") from error
+
+    def to_json(self) -> dict[str, Any]:
+        """The inverse of `from_json`."""
+        return asdict(self)
+
+
+def build_cross(config: CrossConfig, vocabulary: Vocabulary) -> CrossRecogniser:
+    """The recogniser that a configuration describes, its weights not yet loaded."""
+    size = config.vocabulary
+    banned = torch.zeros(size, dtype=torch.bool)
+    banned[vocabulary.special_from + 1 :] = True
+    banned[list(config.banned)] = True
+    banned_first = torch.zeros(size, dtype=torch.bool)
+    banned_first[list(config.banned_first)] = True
+    return CrossRecogniser(
+        frontend=Frontend(mel_bins=config.mel_bins, dim=config.dim),
+        encoder=whisper_encoder(
+            layers=config.encoder_layers,
+            dim=config.dim,
+            heads=config.heads,
+            left_context_frames=config.left_context_frames,
+        ),
+        decoder=CrossDecoder(
+            vocabulary=size,
+            layers=config.decoder_layers,
+            dim=config.dim,
+            heads=config.heads,
+            text_positions=config.text_positions,
+            alignment_heads=config.alignment_heads,
+        ),
+        gate=AttentionGate(config.gate),
+        anchors=config.anchors,
+        prompt=config.prompt,
+        end_id=config.end_id,
+        begins_word=vocabulary.begins_word(size),
+        letters=vocabulary.letters(size),
+        banned=banned,
+        banned_first=banned_first,
+        max_frames=config.max_frames,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """What `asr.load` gives.
+
+    Attributes:
+        name: the checkpoint's name.
+        config: its configuration.
+        recogniser: weights only; every stream's state is outside.
+        vocabulary: the decoder's pieces.
+    """
+
+    name: str
+    config: CrossConfig
+    recogniser: CrossRecogniser
+    vocabulary: Vocabulary
+
+    def settings(self, *, delay_ms: int, chunk_ms: int) -> SessionSettings:
+        """A session's settings; ConfigError with the list of trained ones for any other."""
+        return self.config.limits.choose(delay_ms=delay_ms, chunk_ms=chunk_ms)
+
+    def describe(self) -> dict[str, object]:
+        """What `earlybird models` prints."""
+        limits = self.config.limits
+        return {
+            "name": self.name,
+            "parameters": sum(p.numel() for p in self.recogniser.parameters()),
+            "chunk_ms": [chunk.chunk_steps * STEP_MS for chunk in limits.chunks],
+            "delay_ms": [delay * STEP_MS for delay in limits.delays],
+        }

@@ -1,0 +1,120 @@
+"""The key-value ring: the one mutable part of a stream's state.
+
+Storage is shared by successive states; `length` says what a state may read, so "keep the old state" is rollback. Rows
+are slots of a pool: `rows` picks the ones that take part in a call, and None means all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from asr.errors import SpeculationBudgetExceeded
+
+
+@dataclass(frozen=True)
+class KVRing:
+    """Keys and values of the frames (or rows of text) that attention may look back at.
+
+    Attributes:
+        keys, values: [B, H, capacity, D]. Position p lives in slot p mod capacity.
+        length: [B] int64, positions committed; never wraps.
+        left_context: how many committed positions before its own block a query may see.
+    """
+
+    keys: Tensor
+    values: Tensor
+    length: Tensor
+    left_context: int
+
+    @classmethod
+    def zeros(
+        cls,
+        *,
+        batch: int,
+        heads: int,
+        head_dim: int,
+        left_context: int,
+        slack: int,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> KVRing:
+        """An empty ring that can take blocks of up to `slack` uncommitted positions."""
+        shape = (batch, heads, left_context + slack, head_dim)
+        return cls(
+            torch.zeros(shape, device=device, dtype=dtype),
+            torch.zeros(shape, device=device, dtype=dtype),
+            torch.zeros(batch, dtype=torch.int64, device=device),
+            left_context,
+        )
+
+    @property
+    def capacity(self) -> int:
+        """Slots a row has."""
+        return self.keys.shape[2]
+
+    def lengths(self, rows: Tensor | None) -> Tensor:
+        """[k] committed positions of `rows`."""
+        return self.length if rows is None else self.length[rows]
+
+    def write(self, keys: Tensor, values: Tensor, rows: Tensor | None) -> None:
+        """Stores [k, H, T, D] after the committed positions, uncommitted: `advance` commits.
+
+        Raises:
+            SpeculationBudgetExceeded: if T positions would overwrite some that a query may still see.
+        """
+        count = keys.shape[2]
+        # Evicting position length-left_context-1 is fine: only positions >= length-left_context are ever read again.
+        longest_unwrapped = int(self.lengths(rows).max()) + count if keys.shape[0] else 0
+        if longest_unwrapped > self.capacity and self.left_context + count > self.capacity:
+            raise SpeculationBudgetExceeded(
+                f"a block of {count} positions does not fit a ring of {self.capacity} slots with a left context of "
+                f"{self.left_context}; make the ring with slack >= {count}"
+            )
+        if longest_unwrapped - count > 0 or keys.shape[0] != self.keys.shape[0] or count > self.capacity:
+            index = torch.arange(self.keys.shape[0], device=self.keys.device) if rows is None else rows
+            slots = (self.lengths(rows)[:, None] + torch.arange(count, device=keys.device)) % self.capacity  # [k, T]
+            self.keys[index[:, None], :, slots] = keys.transpose(1, 2)
+            self.values[index[:, None], :, slots] = values.transpose(1, 2)
+        else:  # every row is empty: the block lies at the front
+            self.keys[:, :, :count] = keys
+            self.values[:, :, :count] = values
+
+    def visible(self, count: int, rows: Tensor | None) -> int:
+        """Slots, from the front, that a block of `count` freshly written positions has to look through."""
+        return min(self.capacity, int(self.lengths(rows).max()) + count)
+
+    def readable(self, count: int, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Keys and values [k, H, visible, D] that a block of `count` freshly written positions looks through; which of
+        them each query may see is `asr.blocks.ring_mask`'s to say."""
+        high = self.visible(count, rows)
+        keys, values = self.keys[:, :, :high], self.values[:, :, :high]
+        return (keys, values) if rows is None else (keys[rows], values[rows])
+
+    def advance(self, count: Tensor, rows: Tensor | None) -> KVRing:
+        """The state in which [k] more positions of `rows` are committed."""
+        if rows is None:
+            return replace(self, length=self.length + count)
+        return replace(self, length=self.length.index_add(0, rows, count))
+
+    def reset(self, rows: Tensor) -> KVRing:
+        """The state in which `rows` are empty; storage is left as it is, `length` hides it."""
+        return replace(self, length=self.length.index_fill(0, rows, 0))
+
+
+def tensors_of(state: object) -> list[Tensor]:
+    """Every tensor in a state tree of dataclasses and tuples."""
+    if isinstance(state, Tensor):
+        return [state]
+    if isinstance(state, tuple | list):
+        return [tensor for part in state for tensor in tensors_of(part)]
+    if hasattr(state, "__dataclass_fields__"):
+        return [tensor for name in state.__dataclass_fields__ for tensor in tensors_of(getattr(state, name))]
+    return []
+
+
+def nbytes(state: object) -> int:
+    """Bytes that a state holds, for admission and for the law that it does not grow."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(state))

@@ -1,0 +1,121 @@
+"""What a user gets: words with times, and the transcript that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from asr.units import SAMPLE_RATE, samples_to_ms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Word:
+    """One committed word. All times are whole milliseconds on the audio clock, from the start of the stream.
+
+    Attributes:
+        text: the word as written, its punctuation attached, no surrounding space.
+        start_ms, end_ms: when it was spoken; 0 <= start_ms < end_ms <= duration.
+        emitted_ms: how much audio had to arrive before its last piece was committed.
+        confidence: the geometric mean of its pieces' probabilities, in [0, 1].
+    """
+
+    text: str
+    start_ms: int
+    end_ms: int
+    emitted_ms: int
+    confidence: float
+
+    @property
+    def delay_ms(self) -> int:
+        """Word emission delay: emitted_ms - end_ms. Negative is legal.
+
+        >>> Word(text="hi", start_ms=100, end_ms=300, emitted_ms=800, confidence=0.9).delay_ms
+        500
+        """
+        return self.emitted_ms - self.end_ms
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeStats:
+    """Counts of one stream's work; rates are derived from them.
+
+    Attributes:
+        decoder_calls: forward passes of the decoder that this stream took part in.
+        decoder_rows: rows of those passes that belonged to this stream.
+        steps: 80 ms steps decoded, those on synthetic silence included.
+        blocks: encoder blocks run.
+        audio_samples: samples received at 16 kHz.
+        re_anchors: re-anchorings, of which `watchdog_re_anchors` were forced by the watchdog.
+    """
+
+    decoder_calls: int = 0
+    decoder_rows: int = 0
+    steps: int = 0
+    blocks: int = 0
+    audio_samples: int = 0
+    re_anchors: int = 0
+    watchdog_re_anchors: int = 0
+
+    def to_json(self) -> dict[str, float | int]:
+        """The counts by name, with the audio in seconds."""
+        return {
+            "decoder_calls": self.decoder_calls,
+            "decoder_rows": self.decoder_rows,
+            "steps": self.steps,
+            "blocks": self.blocks,
+            "audio_seconds": self.audio_samples / SAMPLE_RATE,
+            "re_anchors": self.re_anchors,
+            "watchdog_re_anchors": self.watchdog_re_anchors,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transcript:
+    """All that is known of one finished stream.
+
+    Attributes:
+        words: the committed words in the order of emission.
+        audio_samples: samples at 16 kHz.
+        stats: what it cost.
+        settings: the settings it was decoded with, as they go into the JSON result.
+    """
+
+    words: tuple[Word, ...]
+    audio_samples: int
+    stats: DecodeStats = field(default_factory=DecodeStats)
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The words with one space between them."""
+        return " ".join(word.text for word in self.words)
+
+    @property
+    def duration_ms(self) -> int:
+        """Length of the audio in whole milliseconds."""
+        return samples_to_ms(self.audio_samples)
+
+    def to_json(self, file: str) -> dict[str, object]:
+        """The JSON result of docs/design.md §10: seconds as floats.
+
+        Args:
+            file: the input's name, as the result shall state it.
+        """
+        return {
+            "file": file,
+            "duration": self.audio_samples / SAMPLE_RATE,
+            "text": self.text,
+            "words": [
+                {
+                    "text": word.text,
+                    "start": word.start_ms / 1000,
+                    "end": word.end_ms / 1000,
+                    "emitted": word.emitted_ms / 1000,
+                    "delay": word.delay_ms / 1000,
+                    "confidence": round(word.confidence, 4),
+                }
+                for word in self.words
+            ],
+            "stats": self.stats.to_json(),
+            "settings": dict(self.settings),
+        }
