@@ -1,0 +1,281 @@
+"""The additive family's recogniser: front end, causal encoder, adapter and decoder as one part.
+
+Positions are relative and every memory is a window, so streams are endless without re-anchoring.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from asr.adapter import Adapter
+from asr.additive import AdditiveDecoder, AdditiveDecoderState
+from asr.additive_config import AdditiveConfig
+from asr.config import RowSettings
+from asr.encoder import Encoder, EncoderState, causal_encoder
+from asr.errors import ConfigError
+from asr.frontend import Frontend, FrontendState
+from asr.recogniser import WAIT, RowOutput
+from asr.units import FRAMES_PER_STEP
+from asr.vocabulary import Vocabulary
+
+__all__ = ["AdditiveRecogniser", "AdditiveState", "build_additive"]
+
+
+@dataclass(frozen=True)
+class AdditiveState:
+    """State of B streams.
+
+    Attributes:
+        frontend, encoder, decoder: the parts' own.
+        audio: [B, c, D] audio steps heard; a row has yet to use those from `used` [B] on and below `available` [B].
+        previous: [B] the output before the present step, the wait's id V included; V before the first.
+        clock: [B] steps decoded.
+        asked: [B] whether the decoder's memory is to be emptied at the next block.
+        re_anchors: [B] how often it was.
+    """
+
+    frontend: FrontendState
+    encoder: EncoderState
+    decoder: AdditiveDecoderState
+    audio: Tensor
+    used: Tensor
+    available: Tensor
+    previous: Tensor
+    clock: Tensor
+    asked: Tensor
+    re_anchors: Tensor
+
+
+class AdditiveRecogniser(nn.Module):
+    """A decoder-only language model on the step clock (the shape of Voxtral Realtime).
+
+    Args:
+        frontend, encoder, adapter, decoder: the parts; the encoder is causal.
+        begins_word: [V] whether a piece begins a word. letters: [V] whether it holds a letter or digit.
+        banned: [V] pieces never written.
+    """
+
+    begins_word: Tensor
+    letters: Tensor
+    banned: Tensor
+
+    def __init__(
+        self,
+        *,
+        frontend: Frontend,
+        encoder: Encoder,
+        adapter: Adapter,
+        decoder: AdditiveDecoder,
+        begins_word: Tensor,
+        letters: Tensor,
+        banned: Tensor,
+    ) -> None:
+        super().__init__()
+        if encoder.window_frames is None:
+            raise ConfigError("the additive family needs a causal encoder; this one is bidirectional within a block")
+        self.frontend, self.encoder, self.adapter, self.decoder = frontend, encoder, adapter, decoder
+        self.wait = decoder.embedding.num_embeddings - 1
+        for name, value in (("begins_word", begins_word), ("letters", letters), ("banned", banned)):
+            if value.shape != (self.wait,):
+                raise ConfigError(f"{name} has shape {tuple(value.shape)}; the decoder has {self.wait} text ids")
+            self.register_buffer(name, value, persistent=False)
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def init_state(self, batch: int, *, max_chunk_steps: int, max_right: int, max_silence: int) -> AdditiveState:
+        """Fresh streams whose blocks may be as large as stated (in steps).
+
+        Raises:
+            ConfigError: if right context or silence frames are asked for.
+        """
+        if max_right or max_silence:
+            raise ConfigError(f"a causal encoder takes neither right context ({max_right}) nor silence ({max_silence})")
+        weight = self.decoder.embedding.weight
+        zero = torch.zeros(batch, dtype=torch.int64, device=weight.device)
+        return AdditiveState(
+            frontend=self.frontend.init_state(batch),
+            encoder=self.encoder.init_state(batch, block_frames=max_chunk_steps * FRAMES_PER_STEP),
+            decoder=self.decoder.init_state(batch, max_rows=max_chunk_steps),
+            audio=weight.new_zeros(batch, max_chunk_steps, self.decoder.dim),
+            used=zero,
+            available=zero,
+            previous=torch.full_like(zero, self.wait),
+            clock=zero,
+            asked=torch.zeros_like(zero, dtype=torch.bool),
+            re_anchors=zero,
+        )
+
+    def reset(self, state: AdditiveState, rows: Tensor) -> AdditiveState:
+        """The state in which `rows` are fresh streams; nothing of what was there can be read."""
+        fresh = self.frontend.init_state(rows.shape[0])
+        old = state.frontend
+
+        def zero(x: Tensor) -> Tensor:
+            return x.index_fill(0, rows, 0)
+
+        return replace(
+            state,
+            frontend=replace(
+                old,
+                tail=old.tail.index_copy(0, rows, fresh.tail),
+                conv1=old.conv1.index_copy(0, rows, fresh.conv1),
+                conv2=old.conv2.index_copy(0, rows, fresh.conv2),
+            ),
+            encoder=state.encoder.reset(rows),
+            decoder=state.decoder.reset(rows),
+            used=zero(state.used),
+            available=zero(state.available),
+            previous=state.previous.index_fill(0, rows, self.wait),
+            clock=zero(state.clock),
+            asked=zero(state.asked),
+            re_anchors=zero(state.re_anchors),
+        )
+
+    # -- hearing -------------------------------------------------------------------------------------------------
+
+    def listen(self, samples: Tensor, lens: Tensor, settings: RowSettings, state: AdditiveState) -> AdditiveState:
+        """Takes one block of audio a row; its audio steps wait to be used.
+
+        Args:
+            samples: [B, N] 16 kHz; lens: [B] valid samples, whole steps; 0 idles.
+        Returns:
+            The new state. Rows that were asked to have forgotten their text and their outputs first.
+        Raises:
+            ConfigError: if an active row asks for right context or silence, or if its unused steps and the new ones
+                are more than the state was made for.
+        """
+        frames, _, counts, frontend = self.frontend.step(samples, lens, state.frontend)
+        active = counts > 0
+        if bool((active & ((settings.right > 0) | (settings.silence > 0))).any()):
+            raise ConfigError(
+                f"a causal encoder takes neither right context ({settings.right.tolist()}) nor silence "
+                f"({settings.silence.tolist()})"
+            )
+        left, new = state.available - state.used, counts // FRAMES_PER_STEP
+        capacity = state.audio.shape[1]
+        if int((left + new).max()) > capacity:
+            raise ConfigError(
+                f"rows hold {(left + new).tolist()} unused audio steps; the state was made for {capacity}"
+            )
+        forget = (active & state.asked).nonzero()[:, 0]
+        encoded, encoder = self.encoder.step(frames, counts, counts, state.encoder, None)
+        heard = torch.cat([state.audio, self.adapter(encoded)], 1)  # [B, c + N/1280, D]
+        offset = torch.arange(capacity, device=counts.device)
+        at = torch.where(offset < left[:, None], state.used[:, None] + offset, capacity + offset - left[:, None])
+        at = at.clamp(max=heard.shape[1] - 1)
+        return replace(
+            state,
+            frontend=frontend,
+            encoder=encoder,
+            decoder=state.decoder.reset(forget),
+            audio=heard.gather(1, at[:, :, None].expand(-1, -1, heard.shape[2])),
+            used=torch.zeros_like(state.used),
+            available=left + new,
+            previous=state.previous.index_fill(0, forget, self.wait),
+            asked=state.asked & ~active,
+            re_anchors=state.re_anchors.index_add(0, forget, torch.ones_like(forget)),
+        )
+
+    def ask_re_anchor(self, state: AdditiveState, rows: Tensor) -> AdditiveState:
+        """The state in which the decoder of `rows` forgets its past at their next block (the watchdog's call)."""
+        return replace(state, asked=state.asked.index_fill(0, rows, True))
+
+    # -- speaking ------------------------------------------------------------------------------------------------
+
+    def row(self, active: Tensor, settings: RowSettings, state: AdditiveState) -> tuple[RowOutput, AdditiveState]:
+        """Runs the present step's row of every active stream.
+
+        Args:
+            active: [B] bool; the others' answers mean nothing.
+        Raises:
+            ConfigError: if an active row has no audio step left.
+        """
+        if bool((active & (state.used >= state.available)).any()):
+            raise ConfigError(f"rows have {(state.available - state.used).tolist()} audio steps left; listen first")
+        at = state.used.clamp(max=state.audio.shape[1] - 1)
+        audio = state.audio[torch.arange(at.shape[0], device=at.device), at][:, None]  # [B, 1, D]
+        hidden = self.decoder.rows(state.previous[:, None], audio, settings.delay, active.long(), state.decoder)
+        scores = self.decoder.logits(hidden[:, 0]).float()  # [B, V + 1]
+        logits = scores[:, : self.wait].masked_fill(self.banned, -torch.inf)
+        best, candidate = logits.max(-1)
+        frame = ((state.clock + 1 - settings.delay) * FRAMES_PER_STEP - 1).clamp(min=0)
+        output = RowOutput(
+            open=active & (best >= scores[:, self.wait]),
+            logits=logits,
+            frame=frame,  # what was heard last of the word that is due
+            closes=self.begins_word[candidate] | ~self.letters[candidate],
+            decoder_rows=active.long(),
+        )
+        return output, state
+
+    def accept(self, active: Tensor, tokens: Tensor, output: RowOutput, state: AdditiveState) -> AdditiveState:
+        """The state after every active row has given its output, a wait or a text id; both are remembered.
+
+        Args:
+            tokens: [B] the committed token, or WAIT.
+        """
+        said = torch.where(tokens == WAIT, self.wait, tokens)
+        return replace(
+            state,
+            decoder=state.decoder.advance(active.long()),
+            previous=torch.where(active, said, state.previous),
+            used=state.used + active.long(),
+            clock=state.clock + active.long(),
+        )
+
+    # -- training ------------------------------------------------------------------------------------------------
+
+    def forward(self, samples: Tensor, outputs: Tensor, delay: Tensor) -> Tensor:
+        """The teacher-forced training forward; the encoder is causal, so no chunk size changes it.
+
+        Args:
+            samples: [B, N] 16 kHz, N a multiple of 1280; rows that end earlier are padded.
+            outputs: [B, N/1280] what each step says, the wait as V.
+            delay: [B] τ in steps.
+        Returns:
+            logits [B, N/1280, V + 1], the wait last: of each step, given the outputs before it.
+        """
+        lens = torch.full((samples.shape[0],), samples.shape[1], dtype=torch.int64, device=samples.device)
+        frames, _, _, _ = self.frontend.step(samples, lens, self.frontend.init_state(samples.shape[0]))
+        mask = self.encoder.chunk_mask(frames.shape[1], frames.shape[1], device=frames.device)
+        audio = self.adapter(self.encoder(frames, mask))
+        first = torch.full_like(outputs[:, :1], self.wait)
+        return self.decoder(torch.cat([first, outputs[:, :-1]], 1), audio, delay)  # type: ignore[no-any-return]
+
+
+def build_additive(config: AdditiveConfig, vocabulary: Vocabulary) -> AdditiveRecogniser:
+    """The recogniser that a configuration describes, its weights random; special pieces are never written."""
+    size = config.vocabulary
+    banned = torch.zeros(size, dtype=torch.bool)
+    banned[vocabulary.special_from :] = True
+    return AdditiveRecogniser(
+        frontend=Frontend(mel_bins=config.mel_bins, dim=config.encoder_dim),
+        encoder=causal_encoder(
+            layers=config.encoder_layers,
+            dim=config.encoder_dim,
+            heads=config.encoder_heads,
+            head_dim=config.encoder_head_dim,
+            hidden=config.encoder_hidden,
+            theta=config.encoder_theta,
+            window_frames=config.encoder_window_frames,
+        ),
+        adapter=Adapter(frame_dim=config.encoder_dim, dim=config.dim),
+        decoder=AdditiveDecoder(
+            outputs=size + 1,
+            layers=config.layers,
+            dim=config.dim,
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            hidden=config.hidden,
+            theta=config.theta,
+            window_steps=config.window_steps,
+            condition_dim=config.condition_dim,
+        ),
+        begins_word=vocabulary.begins_word(size),
+        letters=vocabulary.letters(size),
+        banned=banned,
+    )
