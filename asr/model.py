@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from asr.additive_config import AdditiveConfig
+from asr.additive_recogniser import AdditiveRecogniser
 from asr.config import AnchorConfig, ChunkSetting, GateConfig, SessionLimits, SessionSettings
 from asr.cross import CrossDecoder
 from asr.cross_recogniser import CrossRecogniser
@@ -14,13 +16,17 @@ from asr.encoder import whisper_encoder
 from asr.errors import CheckpointError
 from asr.frontend import Frontend
 from asr.gate import AttentionGate
-from asr.units import STEP_MS
+from asr.units import FRAMES_PER_STEP, STEP_MS
 from asr.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrossConfig:
-    """Shape and settings of a cross-family model, as `config.json` holds them."""
+    """Shape and settings of a cross-family model, as `config.json` holds them.
+
+    A part that not every checkpoint has is a field with a default that means "not there": the configuration alone says
+    what is built, and the weights must fit it exactly.
+    """
 
     mel_bins: int
     dim: int
@@ -118,13 +124,29 @@ class Model:
     """
 
     name: str
-    config: CrossConfig
-    recogniser: CrossRecogniser
+    config: CrossConfig | AdditiveConfig
+    recogniser: CrossRecogniser | AdditiveRecogniser
     vocabulary: Vocabulary
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next(self.recogniser.parameters()).device
 
     def settings(self, *, delay_ms: int, chunk_ms: int) -> SessionSettings:
         """A session's settings; ConfigError with the list of trained ones for any other."""
         return self.config.limits.choose(delay_ms=delay_ms, chunk_ms=chunk_ms)
+
+    def lateness_steps(self, settings: SessionSettings) -> int:
+        """Steps after a word's end within which its text comes, if it comes.
+
+        These are the delay, what the gate may hold an unsure token back for, and the right context, within which a
+        frame is still encoded anew.
+        """
+        late = settings.chunk.right_frames
+        if isinstance(self.config, CrossConfig):
+            late += max(0, self.config.gate.offset_frames) + self.config.gate.hold_frames
+        return settings.delay_steps - (-late // FRAMES_PER_STEP)
 
     def describe(self) -> dict[str, object]:
         """What `earlybird models` prints."""

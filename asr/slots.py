@@ -1,0 +1,194 @@
+"""A fixed pool of slots: many streams through one recogniser, a block of each at a time.
+
+A stream owns a row of the state for as long as it lives. Rows that have no block ready idle; nothing is stacked, copied
+or padded per stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from asr.config import ChunkSetting, RowSettings, SessionSettings
+from asr.decode import StepOutput, decode_block
+from asr.errors import AudioFormatError, ConfigError, InvalidSamples, Overloaded
+from asr.model import Model
+from asr.recogniser import Recogniser
+from asr.resample import Samples
+from asr.state import nbytes
+from asr.text import WordAssembler
+from asr.units import STEP_SAMPLES
+
+__all__ = ["RowResult", "RowStep", "StreamEngine"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowStep:
+    """One step of one row: see `asr.decode.StepOutput`."""
+
+    token: int
+    probability: float
+    frame: int
+    closes: bool
+    decoder_rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowResult:
+    """Attributes: steps: the block's, in order. re_anchors: of this row since its stream began."""
+
+    steps: tuple[RowStep, ...]
+    re_anchors: int
+
+
+class StreamEngine:
+    """One recogniser and the state of up to `slots` streams.
+
+    Args:
+        model: what `asr.load` gave.
+        slots: streams that may live at once.
+        chunks: the chunk settings that streams may have; memory is laid out for the largest. None: all of the model's.
+
+    Raises:
+        ConfigError: if `slots` is below 1 or `chunks` is empty.
+    """
+
+    def __init__(self, model: Model, *, slots: int, chunks: Sequence[ChunkSetting] | None = None) -> None:
+        limits = model.config.limits
+        chunks = limits.chunks if chunks is None else tuple(chunks)
+        if slots < 1 or not chunks:
+            raise ConfigError(f"an engine needs at least 1 slot and 1 chunk setting; got {slots} and {len(chunks)}")
+        self.model, self.slots = model, slots
+        self.chunks = chunks
+        self.assembler = WordAssembler(model.vocabulary, model.config.vocabulary)
+        self._recogniser = cast(Recogniser[Any], model.recogniser)
+        self._device = model.device
+        self._rows: list[SessionSettings | None] = [None] * slots
+        self._idle = SessionSettings(chunk=chunks[0], delay_steps=limits.delays[0])
+        with torch.inference_mode():
+            self._state = self._recogniser.init_state(
+                slots,
+                max_chunk_steps=max(chunk.chunk_steps for chunk in chunks),
+                max_right=max(chunk.right_frames for chunk in chunks),
+                max_silence=max(chunk.silence_frames for chunk in chunks),
+            )
+        self._settings = self._stacked()
+
+    @property
+    def free(self) -> int:
+        """Slots without a stream."""
+        return self._rows.count(None)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of all streams' state; it never changes."""
+        return nbytes(self._state)
+
+    def _stacked(self) -> RowSettings:
+        return RowSettings.stack([row or self._idle for row in self._rows], self._device)
+
+    def acquire(self, settings: SessionSettings) -> int:
+        """A slot for a new stream: its row, fresh.
+
+        Raises:
+            Overloaded: if every slot is taken.
+            ConfigError: if the engine was not laid out for the chunk.
+        """
+        if settings.chunk not in self.chunks:
+            raise ConfigError(f"this engine was laid out for {self.chunks}; {settings.chunk} was asked for")
+        if not self.free:
+            raise Overloaded(f"all {self.slots} slots are taken; close a stream, or make an engine with more")
+        row = self._rows.index(None)
+        with torch.inference_mode():
+            self._state = self._recogniser.reset(self._state, torch.tensor([row], device=self._device))
+        self._rows[row] = settings
+        self._settings = self._stacked()
+        return row
+
+    def release(self, row: int) -> None:
+        """Give a slot back.
+
+        Raises:
+            ConfigError: if no stream has it.
+        """
+        self._owner(row)
+        self._rows[row] = None
+
+    def _owner(self, row: int) -> SessionSettings:
+        settings = self._rows[row] if 0 <= row < self.slots else None
+        if settings is None:
+            raise ConfigError(f"row {row} belongs to no stream; acquire one of the {self.slots} slots")
+        return settings
+
+    def ask_re_anchor(self, row: int) -> None:
+        """Let the row start from a new anchor at its next block.
+
+        Raises:
+            ConfigError: if no stream has it.
+        """
+        self._owner(row)
+        with torch.inference_mode():
+            self._state = self._recogniser.ask_re_anchor(self._state, torch.tensor([row], device=self._device))
+
+    def step(self, blocks: Mapping[int, Samples]) -> dict[int, RowResult]:
+        """One block of every row that has one, decoded in one batch; the other rows idle.
+
+        Args:
+            blocks: row to [N] samples at 16 kHz, N whole steps, at most the row's chunk.
+        Returns:
+            row to what its steps said.
+        Raises:
+            ConfigError: if a row belongs to no stream.
+            AudioFormatError: if a block is no whole number of steps, or longer than its row's chunk.
+            InvalidSamples: if one holds NaN or infinity. No row has moved then.
+        """
+        for row, samples in blocks.items():
+            self._check(row, samples)
+        if not blocks:
+            return {}
+        longest = max(len(samples) for samples in blocks.values())
+        batch = np.zeros((self.slots, longest), dtype=np.float32)
+        lens = np.zeros(self.slots, dtype=np.int64)
+        for row, samples in blocks.items():
+            batch[row, : len(samples)] = samples
+            lens[row] = len(samples)
+        with torch.inference_mode():
+            outputs, self._state = decode_block(
+                self._recogniser,
+                torch.from_numpy(batch).to(self._device),
+                torch.from_numpy(lens).to(self._device),
+                self._settings,
+                self._state,
+            )
+            re_anchors: list[int] = self._state.re_anchors.tolist()
+        columns = _columns(outputs)
+        return {
+            row: RowResult(steps=columns[row][: len(samples) // STEP_SAMPLES], re_anchors=re_anchors[row])
+            for row, samples in blocks.items()
+        }
+
+    def _check(self, row: int, samples: Samples) -> None:
+        most = self._owner(row).chunk.chunk_steps * STEP_SAMPLES
+        if samples.ndim != 1 or not len(samples) or len(samples) % STEP_SAMPLES or len(samples) > most:
+            raise AudioFormatError(
+                f"row {row} has a block of shape {samples.shape}; [N] with N a multiple of {STEP_SAMPLES}, "
+                f"{STEP_SAMPLES} to {most}, is needed"
+            )
+        if not np.isfinite(samples).all():
+            raise InvalidSamples(f"row {row} has a block with NaN or infinity; samples must be finite")
+
+
+def _columns(outputs: list[StepOutput]) -> list[tuple[RowStep, ...]]:
+    """Each row's steps of a block."""
+    fields = (
+        torch.stack([output.tokens for output in outputs], 1).tolist(),
+        torch.stack([output.probability for output in outputs], 1).tolist(),
+        torch.stack([output.frame for output in outputs], 1).tolist(),
+        torch.stack([output.closes for output in outputs], 1).tolist(),
+        torch.stack([output.decoder_rows for output in outputs], 1).tolist(),
+    )
+    return [tuple(RowStep(*step) for step in zip(*row, strict=True)) for row in zip(*fields, strict=True)]
