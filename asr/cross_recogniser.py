@@ -138,12 +138,11 @@ class CrossRecogniser(nn.Module):
 
         vocabulary, dim = self.decoder.embedding.weight.shape
         positions = self.decoder.text_positions
+        memory = self.decoder.init_memory(batch, frames=min(self.max_frames, self.anchors.limit_frames + max_silence))
         state = CrossState(
             frontend=self.frontend.init_state(batch),
             encoder=self.encoder.init_state(batch, block_frames=block),
-            memory=self.decoder.init_memory(
-                batch, frames=min(self.max_frames, self.anchors.limit_frames + max_silence)
-            ),
+            memory=memory,
             decoder=self.decoder.init_state(batch),
             history=self.encoder_positions.new_zeros(batch, history, dim),
             loudness=self.encoder_positions.new_zeros(batch, history),
@@ -151,7 +150,7 @@ class CrossRecogniser(nn.Module):
             heard=zeros(batch),
             anchor=zeros(batch),
             clock=zeros(batch),
-            pending=zeros(batch, len(self.prompt)),
+            pending=zeros(batch, len(self.prompt) + positions),
             pending_lens=zeros(batch),
             text=zeros(batch, positions),
             text_frames=zeros(batch, positions),
@@ -163,7 +162,7 @@ class CrossRecogniser(nn.Module):
             re_anchors=zeros(batch),
             row=Heard(
                 self.encoder_positions.new_zeros(batch, dim),
-                self.encoder_positions.new_zeros(batch, 1),
+                self.encoder_positions.new_zeros(batch, memory.capacity),
                 self.encoder_positions.new_zeros(batch, vocabulary),
                 zeros(batch, dtype=torch.bool),
             ),
@@ -311,8 +310,7 @@ class CrossRecogniser(nn.Module):
         again = torch.tensor(tokens[first:], dtype=torch.int64, device=one.device)
         kept = again.shape[0]
         prompt = len(self.prompt)
-        pending = torch.nn.functional.pad(state.pending, (0, max(0, prompt + kept - state.pending.shape[1])))
-        text, text_frames = state.text.clone(), state.text_frames.clone()
+        pending, text, text_frames = state.pending.clone(), state.text.clone(), state.text_frames.clone()
         pending[row, prompt : prompt + kept] = again
         text[row, :kept] = again
         text_frames[row, :kept] = torch.tensor([max(0, f - cut) for f in frames[first:]], dtype=torch.int64)
@@ -370,6 +368,7 @@ class CrossRecogniser(nn.Module):
             at = (lens - 1).clamp(min=0)
             pick = torch.arange(lens.shape[0], device=lens.device)
             hidden, attention = hidden[pick, at], attention[pick, at]
+            attention = nn.functional.pad(attention, (0, state.memory.capacity - attention.shape[1]))
             said = Heard(hidden, attention, self.decoder.logits(hidden).float(), active)
         logits = self._allowed(said.logits, state)
         best, candidate = logits.max(-1)
