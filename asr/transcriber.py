@@ -125,6 +125,11 @@ class Stream:
         return self._clock.audio
 
     @property
+    def due(self) -> bool:
+        """Whether a block can be decoded without more audio."""
+        return not self._closed and (self.flushing or self._buffered >= self._chunk)
+
+    @property
     def word_open(self) -> bool:
         """Whether a word is under way that was not handed out."""
         return self._text.open
@@ -181,11 +186,8 @@ class Stream:
 
     def _next_block(self) -> _Block | None:
         """The block that is due; None if more audio is needed. The same one until its result has been taken."""
-        if self._block is None:
-            if not self.flushing:
-                if self._buffered >= self._chunk:
-                    self._block = _Block(samples=self._take(self._chunk), audio=self._chunk)
-            elif self._owed >= self._chunk:
+        if self._block is None and self.due:
+            if not self.flushing or self._owed >= self._chunk:
                 self._block = _Block(samples=self._take(self._chunk), audio=self._chunk)
             else:
                 unit = min(self._chunk, FLUSH_BLOCK_STEPS * STEP_SAMPLES)
@@ -275,18 +277,14 @@ def advance(streams: Iterable[Stream]) -> list[tuple[Stream, TextDelta]]:
     Raises:
         ConfigError: if they are not all of one engine.
     """
-    due = {
-        stream._row: (stream, block)
-        for stream in streams
-        if not stream._closed and (block := stream._next_block()) is not None
-    }
-    engines = {id(stream.engine): stream.engine for stream, _ in due.values()}
-    if len(engines) > 1:
-        raise ConfigError(f"the streams belong to {len(engines)} engines; one batch has one")
-    for engine in engines.values():
-        results = engine.step({row: block.samples for row, (_, block) in due.items()})
-        return [(stream, stream._absorb(results[row])) for row, (stream, _) in due.items()]
-    return []
+    due = [(stream, block) for stream in streams if (block := stream._next_block()) is not None]
+    if not due:
+        return []
+    engine = due[0][0].engine
+    if any(stream.engine is not engine for stream, _ in due):
+        raise ConfigError("the streams belong to several engines; a batch is one engine's")
+    results = engine.step({stream._row: block.samples for stream, block in due})
+    return [(stream, stream._absorb(results[stream._row])) for stream, _ in due]
 
 
 Audio = np.ndarray | torch.Tensor | str | os.PathLike[str]

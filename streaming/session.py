@@ -1,0 +1,280 @@
+"""A session: audio in pieces of any size and at any rate goes in, events come out. No I/O; time is an argument."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from asr.channels import Channel, ChannelMixer
+from asr.errors import AudioFormatError, ConfigError, StreamClosed
+from asr.model import Model
+from asr.pcm import BYTES_PER_SAMPLE, PcmDecoder, PcmEncoding
+from asr.resample import Resampler, Samples
+from asr.slots import StreamEngine
+from asr.text import TextDelta, WordLog
+from asr.transcriber import Stream, advance
+from asr.units import SAMPLE_RATE, STEP_MS, samples_to_ms
+from asr.words import DecodeStats, Transcript
+from streaming.emission_delay import EmissionDelayMeter
+from streaming.endpoint import EndpointConfig, Endpointer
+from streaming.events import Closed, Event, Flushed, Heartbeat, Words
+
+__all__ = ["Session"]
+
+
+class _ByteIntake:
+    """PCM bytes to mono samples at 16 kHz; may be drained and go on."""
+
+    def __init__(self, encoding: PcmEncoding, *, sample_rate: int, channels: int, channel: Channel) -> None:
+        self._encoding: PcmEncoding = encoding
+        self._sample_rate, self._channels, self._channel = sample_rate, channels, channel
+        self._decoder = self._fresh()
+        self._frame_bytes = BYTES_PER_SAMPLE[encoding] * channels
+        self._rest = b""
+        self._warnings: list[str] = []
+
+    def _fresh(self) -> PcmDecoder:
+        return PcmDecoder(self._encoding, sample_rate=self._sample_rate, channels=self._channels, channel=self._channel)
+
+    def step(self, data: bytes) -> Samples:
+        data = self._rest + data
+        whole = len(data) - len(data) % self._frame_bytes
+        self._rest = data[whole:]
+        return self._decoder.step(data[:whole])
+
+    def drain(self) -> Samples:
+        """What is owed; bytes of an unfinished frame are kept."""
+        samples = self._decoder.finish()
+        self._warnings = self._all_warnings()
+        self._decoder = self._fresh()
+        return samples
+
+    def _all_warnings(self) -> list[str]:
+        return [*self._warnings, *(w for w in self._decoder.warnings() if w not in self._warnings)]
+
+    def warnings(self) -> list[str]:
+        found = self._all_warnings()
+        if self._rest:
+            found.append(
+                f"the stream ended with {len(self._rest)} bytes of an unfinished frame; a frame has {self._frame_bytes}"
+            )
+        return found
+
+
+class _ArrayIntake:
+    """Float arrays to mono samples at 16 kHz; may be drained and go on."""
+
+    def __init__(self, *, sample_rate: int, channels: int, channel: Channel) -> None:
+        self._channels = channels
+        self._mixer = ChannelMixer(channels=channels, channel=channel)
+        self._resampler = Resampler(sample_rate)
+
+    def step(self, audio: Samples) -> Samples:
+        fits = (audio.ndim == 2 and audio.shape[1] == self._channels) or (audio.ndim == 1 and self._channels == 1)
+        if audio.dtype != np.float32 or not fits:
+            raise AudioFormatError(
+                f"the array has shape {audio.shape} and type {audio.dtype}; float32 [N, {self._channels}] is needed"
+            )
+        return self._resampler.step(self._mixer.step(audio.reshape(-1, self._channels)))
+
+    def drain(self) -> Samples:
+        samples = self._resampler.finish()
+        self._resampler = Resampler(self._resampler.source_rate)
+        return samples
+
+    def warnings(self) -> list[str]:
+        return self._mixer.warnings()
+
+
+class Session:
+    """One live stream.
+
+    Memory is constant: no audio is kept beyond the block under way; of the text only the segment under way, and the
+    words themselves if `keep_words` is set.
+
+    Args:
+        model: what `asr.load` gave.
+        delay_ms, chunk_ms: see `asr.transcribe`.
+        encoding, sample_rate, channels, channel: what `feed_audio` gets; arrays are float32 at the same rate.
+        engine: a pool that sessions share; None: one of its own with one slot.
+        keep_words: whether `transcript` is wanted: a few hundred bytes a word for as long as the session lives.
+        endpoint: when a segment ends.
+
+    Attributes:
+        delays: the word emission delays so far.
+
+    Raises:
+        ConfigError: if a setting cannot work, the message says which and what can.
+        Overloaded: if the engine has no free slot.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        delay_ms: int = 480,
+        chunk_ms: int = 320,
+        encoding: PcmEncoding = "pcm_s16le",
+        sample_rate: int = SAMPLE_RATE,
+        channels: int = 1,
+        channel: Channel = "mix",
+        engine: StreamEngine | None = None,
+        keep_words: bool = True,
+        endpoint: EndpointConfig | None = None,
+    ) -> None:
+        settings = model.settings(delay_ms=delay_ms, chunk_ms=chunk_ms)
+        if engine is not None and engine.model is not model:
+            raise ConfigError(f"the engine runs {engine.model.name!r}, the session asks for {model.name!r}")
+        self._bytes = _ByteIntake(encoding, sample_rate=sample_rate, channels=channels, channel=channel)
+        self._arrays = _ArrayIntake(sample_rate=sample_rate, channels=channels, channel=channel)
+        self._fed: type | None = None
+        self.delays = EmissionDelayMeter()
+        self._endpointer = Endpointer(lateness_ms=model.lateness_steps(settings) * STEP_MS, config=endpoint)
+        self._log = WordLog() if keep_words else None
+        self._word_count = 0
+        self._events: list[Event] = []
+        self._call_ms: int | None = None
+        self._stream = Stream(engine or StreamEngine(model, slots=1, chunks=[settings.chunk]), settings)
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(decode_rest=kind is None)
+
+    @property
+    def _intake(self) -> _ByteIntake | _ArrayIntake:
+        return self._arrays if self._fed is np.ndarray else self._bytes
+
+    @property
+    def stats(self) -> DecodeStats:
+        """Counts so far."""
+        return self._stream.stats
+
+    def feed_audio(self, audio: bytes | Samples, now_ms: int | None = None) -> None:
+        """Takes audio and decodes every block that is whole.
+
+        Args:
+            audio: bytes of any number in the session's encoding, or a float32 array [N] or [N, channels]; a session
+                gets the one or the other.
+            now_ms: the caller's clock, for delays as a listener has them.
+
+        Raises:
+            StreamClosed: after `close`.
+            AudioFormatError: if it is not what was declared; ConfigError, if bytes and arrays come in one session.
+            InvalidSamples: if it holds NaN or infinity. The session stays open.
+        """
+        self._check_open()
+        samples = self._decoded(audio)
+        self._stream.feed(samples)
+        self._call_ms = now_ms
+        if now_ms is not None:
+            self.delays.arrived(received_ms=samples_to_ms(self._stream.received), now_ms=now_ms)
+        self._run()
+
+    def _decoded(self, audio: bytes | Samples) -> Samples:
+        kind: type = np.ndarray if isinstance(audio, np.ndarray) else bytes
+        if self._fed not in (None, kind):
+            raise ConfigError("the session gets both bytes and arrays; one of them is needed")
+        samples = self._arrays.step(audio) if isinstance(audio, np.ndarray) else self._bytes.step(bytes(audio))
+        self._fed = kind
+        return samples
+
+    def flush(self, now_ms: int | None = None) -> None:
+        """Decodes what is there to its last word, at once; answered by one `Flushed`. The session goes on.
+
+        Raises:
+            StreamClosed: after `close`.
+        """
+        self._check_open()
+        self._call_ms = now_ms
+        self._decode_rest()
+        self._events.append(Flushed(audio_ms=samples_to_ms(self._stream.received)))
+
+    def _decode_rest(self) -> None:
+        if self._fed is not None:
+            self._stream.feed(self._intake.drain())
+        self._stream.begin_flush()
+        self._run()
+        self._events.extend(self._endpointer.step(TextDelta(), processed_ms=0, word_open=False, flushed=True))
+
+    def close(self, now_ms: int | None = None, *, decode_rest: bool = True) -> None:
+        """Ends the session; `Closed` is its last event. Harmless when called twice.
+
+        Args:
+            now_ms: the caller's clock.
+            decode_rest: whether the last words are wanted; False only gives the slot back.
+        """
+        if self._closed:
+            return
+        self._call_ms = now_ms
+        try:
+            if decode_rest:
+                self._decode_rest()
+        finally:
+            self._closed = True
+            audio_ms, warnings = samples_to_ms(self._stream.received), tuple(self._intake.warnings())
+            self._events.append(Closed(audio_ms=audio_ms, stats=self._stream.stats, warnings=warnings))
+            self._stream.close()
+
+    def events(self, now_ms: int | None = None) -> list[Event]:
+        """What happened since the last call; also after `close`.
+
+        Args:
+            now_ms: the caller's clock as it hands the words on; else that of the call that decoded them counts, and the
+                time of decoding is left out of the delays.
+        """
+        drained, self._events = self._events, []
+        for event in drained:
+            if isinstance(event, Words):
+                for word in event.words:
+                    self.delays.committed(word, now_ms=self._call_ms if now_ms is None else now_ms)
+        return drained
+
+    def transcript(self) -> Transcript:
+        """All words so far, as a finished recording's.
+
+        Raises:
+            ConfigError: if the session does not keep its words.
+        """
+        if self._log is None:
+            raise ConfigError("the session was opened with keep_words=False; its words were handed out as events")
+        return self._stream.transcript(self._log)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StreamClosed("the session was closed; open a new one")
+
+    def _run(self) -> None:
+        """Decodes all blocks that are due."""
+        moved = False
+        while found := advance([self._stream]):
+            moved = True
+            self._tell(found[0][1])
+        if moved:
+            if self._events and isinstance(self._events[-1], Heartbeat):
+                self._events.pop()  # nobody has seen it, and it is out of date
+            received, processed = self._stream.received, self._stream.processed
+            self._events.append(Heartbeat(received_ms=samples_to_ms(received), processed_ms=samples_to_ms(processed)))
+
+    def _tell(self, delta: TextDelta) -> None:
+        if delta.text:
+            self._events.append(
+                Words(text=delta.text, words=delta.words, first=self._word_count, amended=delta.amended)
+            )
+            self._word_count += len(delta.words)
+            if self._log is not None:
+                self._log.add(delta)
+        self._events.extend(
+            self._endpointer.step(
+                delta,
+                processed_ms=samples_to_ms(self._stream.processed),
+                word_open=self._stream.word_open,
+                flushed=False,
+            )
+        )
