@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -223,27 +223,42 @@ class RightContextPart(_Part):
         return state[0].reset(rows), state[1], state[2].index_fill(0, rows, 0)
 
     def whole(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
-        """The same without rings: the final frames' keys and values in lists that grow."""
-        layers = self.encoder._layers()
-        kept: list[list[Tensor]] = [[] for _ in layers]  # [1, T, C]: the layer's normed inputs of final frames
-        outputs, done, now = [], 0, 0
-        for size in sizes:
-            now += size
-            y = torch.cat([x[done:now], self.quiet.expand(self.silence, -1)])[None]
-            final = max(0, now - self.right - done)
-            for layer, past in zip(layers, kept, strict=True):
-                normed = layer.attention_norm(y)
-                seen = torch.cat([*past, normed], 1)[:, -(10 + normed.shape[1]) :]
-                mask = torch.ones(1, 1, normed.shape[1], seen.shape[1], dtype=torch.bool)
-                key, value = layer.attention.keys_values(seen)
-                y = y + layer.attention.attend(layer.attention.queries(normed), key, value, mask)
-                y = y + layer.feed_forward(layer.feed_forward_norm(y))
-                past.append(normed[:, :final])
-            encoded = self.encoder.norm(y)[0]
-            own = encoded[now - done - size : now - done]
+        outputs = []
+        ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+        blocks = uncached_blocks(self.encoder, x, self.quiet, sizes, self.right, self.silence)
+        for (encoded, begin), size, end in zip(blocks, sizes, ends, strict=True):
+            own = encoded[end - size - begin : end - begin]
             outputs.append(torch.cat([own, encoded.mean(0).expand_as(own)], 1))
-            done += final
         return torch.cat(outputs)
+
+
+def uncached_blocks(
+    encoder: Encoder, x: Tensor, quiet: Tensor, sizes: Sequence[int], right: int, silence: int
+) -> Iterator[tuple[Tensor, int]]:
+    """Whisper's encoder without a ring: each block's encoding [T, C] of the frames from the last final one on.
+
+    Gives with each its new frames and the final ones before it. quiet: [C] or [silence, C], silence as it is encoded.
+    """
+    kept: list[list[Tensor]] = [
+        [] for _ in encoder.layers
+    ]  # [1, T, C] what each layer's attention read of final frames
+    done, now = 0, 0
+    for size in sizes:
+        now += size
+        y = torch.cat([x[done:now], quiet[now : now + silence] if quiet.dim() == 2 else quiet.expand(silence, -1)])[
+            None
+        ]
+        final = max(0, now - right - done)
+        for layer, past in zip(encoder.layers, kept, strict=True):
+            normed = layer.attention_norm(y)
+            seen = torch.cat([*past, normed], 1)[:, -(encoder.left_context_frames + normed.shape[1]) :]
+            mask = torch.ones(1, 1, normed.shape[1], seen.shape[1], dtype=torch.bool)
+            key, value = layer.attention.keys_values(seen)
+            y = y + layer.attention.attend(layer.attention.queries(normed), key, value, mask)
+            y = y + layer.feed_forward(layer.feed_forward_norm(y))
+            past.append(normed[:, :final])
+        yield encoder.norm(y)[0], done
+        done += final
 
 
 class CrossDecoderPart(_Part):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from asr.decode import choose, decode_block
 from asr.recogniser import WAIT
 from asr.units import FRAMES_PER_STEP, STEP_SAMPLES
 from tests import tiny
+from tests.contracts.parts import uncached_blocks
 
 STILL = replace(tiny.ANCHORS, pause_after_frames=96, voiced_frames=10_000)
 """No re-anchoring before the limit."""
@@ -73,51 +75,59 @@ def check_additive_offline(model: AdditiveRecogniser, rows: RowSettings, steps: 
     assert torch.equal(trained.argmax(-1), said)
 
 
-def cross_oracle(model: CrossRecogniser, frames: Tensor, seen: list[int], tokens: list[int]) -> Tensor:
-    """[V] logits of the last of `tokens`, each row over its own frames: token i saw the first seen[i]. No caches."""
+def cross_oracle(model: CrossRecogniser, seen: list[Tensor], tokens: list[int]) -> Tensor:
+    """[V] logits of the last of `tokens`, token i over the frames seen[i] [T, C]. No caches."""
     decoder = model.decoder
     at = torch.arange(len(tokens))
     x = (decoder.embedding(torch.tensor(tokens)) + decoder.positions[: len(tokens)])[None]
     text_mask = (at <= at[:, None])[None, None]
-    frame_mask = (torch.arange(frames.shape[0]) < torch.tensor(seen)[:, None])[None, None]
     for layer in decoder.layers:
         y = layer.attention_norm(x)
         x = x + layer.attention.attend(layer.attention.queries(y), *layer.attention.keys_values(y), text_mask)
-        x, _ = layer.look(x, *layer.cross.keys_values(frames[None]), frame_mask)
+        rows = []
+        for row, frames in enumerate(seen):
+            everything = torch.ones(1, 1, 1, len(frames), dtype=torch.bool)
+            rows.append(layer.look(x[:, row : row + 1], *layer.cross.keys_values(frames[None]), everything)[0])
+        x = torch.cat(rows, 1)
     return decoder.logits(decoder.norm(x))[0, -1]
 
 
-def check_cross_offline(model: CrossRecogniser, steps: int) -> None:
-    """2. Streaming equals uncached maths, until the first re-anchoring; plain chunks, for which the encoder has a training mask."""
-    chosen = tiny.settings(1, steps)
-    rows, active = tiny.rows_of(chosen), torch.ones(1, dtype=torch.bool)
-    total = STILL.limit_frames // FRAMES_PER_STEP // steps * steps
-    x = tiny.sound(STEP_SAMPLES * total, 45)
-    lens = torch.tensor([len(x)])
-    stem, _, _, _ = model.frontend.step(x[None], lens, model.frontend.init_state(1))
-    count = stem.shape[1]
-    mask = model.encoder.chunk_mask(count, steps * FRAMES_PER_STEP)
-    frames = model.encoder(stem + model.encoder_positions[:count], mask)[0]
+def cross_memories(model: CrossRecogniser, x: Tensor, chosen: SessionSettings) -> Iterator[Tensor]:
+    """What the decoder can look at in each block: the final frames, the provisional ones and silence. No caches."""
+    chunk, frames = chosen.chunk, chosen.chunk.chunk_steps * FRAMES_PER_STEP
+    stem = model.frontend.step(x[None], torch.tensor([len(x)]), model.frontend.init_state(1))[0][0]
+    positions = model.encoder_positions
+    quiet = model.frontend.silent_frame() + positions
+    sizes = [frames] * (len(stem) // frames)
+    stem = stem + positions[: len(stem)]
+    final = stem[:0]
+    for encoded, begin in uncached_blocks(model.encoder, stem, quiet, sizes, chunk.right_frames, chunk.silence_frames):
+        yield torch.cat([final[:begin], encoded])
+        final = torch.cat([final[:begin], encoded[: len(encoded) - chunk.silence_frames]])
 
-    state = model.init_state(1, max_chunk_steps=steps, max_right=0, max_silence=0)
-    tokens, seen = list(tiny.PROMPT), [0] * len(tiny.PROMPT)
-    heard, emitted = 0, 0
-    for block in x.split(STEP_SAMPLES * steps):
+
+def check_cross_offline(model: CrossRecogniser, chosen: SessionSettings, steps: int) -> None:
+    """2. Streaming equals the same maths without caches and rings, for the first `steps` steps (no re-anchoring)."""
+    rows, active, chunk = tiny.rows_of(chosen), torch.ones(1, dtype=torch.bool), chosen.chunk
+    x = tiny.sound(STEP_SAMPLES * steps, 45)
+    state = model.init_state(
+        1, max_chunk_steps=chunk.chunk_steps, max_right=chunk.right_frames, max_silence=chunk.silence_frames
+    )
+    tokens, seen, remembered = list(tiny.PROMPT), [x[:0]] * len(tiny.PROMPT), 0
+    blocks = x.split(STEP_SAMPLES * chunk.chunk_steps)
+    for block, memory in zip(blocks, cross_memories(model, x, chosen), strict=True):
         state = model.listen(block[None], torch.tensor([len(block)]), rows, state)
-        heard += len(block) // 320
-        for _ in range(steps):
+        for _ in range(chunk.chunk_steps):
             output, state = model.row(active, rows, state)
-            for i in range(len(tokens) if emitted == 0 else 1):
-                seen[-1 - i] = heard  # not remembered yet: they look anew
-            expected = cross_oracle(model, frames, seen, tokens)
+            seen = seen[:remembered] + [memory] * (len(tokens) - remembered)  # those not remembered look anew
+            expected = cross_oracle(model, seen, tokens)
             torch.testing.assert_close(state.row.logits[0], expected, rtol=0, atol=1e-5)
             said, _ = choose(output, active, None)
             state = model.accept(active, said, output, state)
             if int(said[0]) != WAIT:
-                emitted += 1
+                remembered = len(tokens)
                 tokens.append(int(said[0]))
-                seen.append(heard)
-    assert emitted > 4
+    assert remembered > 4
     assert int(state.re_anchors[0]) == 0
 
 

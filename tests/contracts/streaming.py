@@ -211,7 +211,10 @@ def check_budget(part: Part, x: Tensor, sizes: Sequence[int], budget: int) -> No
     more = part.input(budget + part.grain, seed=99)
     kept = run(part, x, sizes, part.init_state(1))[1] if sizes else part.init_state(1)
     expected, _ = run(part, more[: part.grain], [part.grain], kept)
-    part.step(*ragged(part, [more[:budget]]), kept)
+    try:
+        part.step(*ragged(part, [more[:budget]]), kept)
+    except SpeculationBudgetExceeded as error:
+        raise AssertionError(f"budget: a draft of {budget}, which can be taken back, was refused") from error
     try:
         part.step(*ragged(part, [more]), kept)
     except SpeculationBudgetExceeded:

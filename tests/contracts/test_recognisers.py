@@ -154,9 +154,9 @@ def test_additive_streaming_equals_the_training_forward(steps: int) -> None:
 # -- cross -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-def test_cross_streaming_equals_the_training_forward(steps: int) -> None:
-    check_cross_offline(tiny.tiny_cross(anchors=STILL, gate=tiny.EverySecondStep()), steps)
+@pytest.mark.parametrize("chosen", [tiny.settings(1, 1), tiny.settings(1, 3), tiny.settings(1, 2, 6, 4)])
+def test_cross_streaming_equals_the_training_forward(chosen: SessionSettings) -> None:
+    check_cross_offline(tiny.tiny_cross(anchors=STILL, gate=tiny.EverySecondStep()), chosen, 18)
 
 
 @pytest.mark.parametrize("chosen", [tiny.settings(1, 2, 6, 4), tiny.settings(1, 2)])
