@@ -97,9 +97,9 @@ class AdditiveLayer(nn.Module):
         """[B, T, C] after the attention -> [B, T, C] after the MLP, at delays [B]."""
         return x + self.feed_forward(self.feed_forward_norm(x) * (1 + self.condition(delay)))  # type: ignore[no-any-return]
 
-    def step(self, x: Tensor, positions: Tensor, delay: Tensor, ring: KVRing, mask: Tensor) -> Tensor:
-        """A block [B, T, C] through the layer."""
-        x = x + self.attention.step(self.attention_norm(x), positions, ring, mask, None)
+    def step(self, x: Tensor, positions: Tensor, lens: Tensor, delay: Tensor, ring: KVRing, mask: Tensor) -> Tensor:
+        """A block [B, T, C], lens [B] of it valid, through the layer."""
+        x = x + self.attention.step(self.attention_norm(x), positions, lens, ring, mask, None)
         return self.modulated(x, delay)
 
     def forward(self, x: Tensor, positions: Tensor, delay: Tensor, mask: Tensor) -> Tensor:
@@ -193,7 +193,7 @@ class AdditiveDecoder(nn.Module):
         mask = ring_mask(state.rings[0], positions, lens, None, window=self.window_steps)
         x = self.embedding(tokens) + audio
         for layer, ring in zip(self._layers(), state.rings, strict=True):
-            x = layer.step(x, positions, delay, ring, mask)
+            x = layer.step(x, positions, lens, delay, ring, mask)
         return self.norm(x)  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor) -> Tensor:

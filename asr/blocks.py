@@ -96,11 +96,13 @@ class Attention(nn.Module):
         weight = score.masked_fill(~mask, -math.inf).softmax(-1)  # [B, H, T, S]
         return self.out((weight @ value).transpose(1, 2).flatten(2)), weight
 
-    def step(self, x: Tensor, positions: Tensor, ring: KVRing, mask: Tensor, rows: Tensor | None) -> Tensor:
-        """Self-attention of a block [k, T, C] that has been given its mask over the ring; writes the block's keys and
-        values uncommitted."""
+    def step(
+        self, x: Tensor, positions: Tensor, lens: Tensor, ring: KVRing, mask: Tensor, rows: Tensor | None
+    ) -> Tensor:
+        """Self-attention of a block [k, T, C] that has been given its mask over the ring; writes the keys and values of
+        its lens [k] valid positions uncommitted."""
         key, value = self.keys_values(x, positions)
-        ring.write(key, value, rows)
+        ring.write(key, value, lens, rows)
         keys, values = ring.readable(x.shape[1], rows)
         return self.attend(self.queries(x, positions), keys, values, mask)
 
@@ -147,9 +149,9 @@ def ring_mask(ring: KVRing, positions: Tensor, lens: Tensor, rows: Tensor | None
     count = positions.shape[1]
     length = ring.lengths(rows)
     end = length + lens.clamp(min=1)
-    last = length + count - 1
     slots = torch.arange(ring.visible(count, rows), device=positions.device)
-    slot = last[:, None] - (last[:, None] - slots) % ring.capacity
+    last = end[:, None] - 1  # the newest position that a slot may hold
+    slot = last - (last - slots) % ring.capacity
     valid = (slot >= (length - ring.left_context).clamp(min=0)[:, None]) & (slot < end[:, None])  # [k, visible]
     if window is None:
         return valid[:, None, None, :].expand(-1, 1, count, -1)

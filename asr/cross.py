@@ -22,29 +22,36 @@ class CrossMemory:
     """Cross-attention keys and values of the frames since the anchor.
 
     Attributes:
-        keys, values: per layer [B, H, M, D]. The first `final` frames stay; those up to `frames` are the present
-            block's provisional and silence frames, written over by the next block.
+        keys, values: per layer [B, H, M + 1, D]. The first `final` frames stay; those up to `frames` are the present
+            block's provisional and silence frames, written over by the next block; the last slot takes padding.
         final, frames: [B] counts.
     """
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
+    features: Tensor
     final: Tensor
     frames: Tensor
 
     @property
     def capacity(self) -> int:
         """Frames a row can hold."""
-        return self.keys[0].shape[2]
+        return self.keys[0].shape[2] - 1
 
     def visible(self) -> int:
         """The longest row's frames: what a call has to look through."""
         return max(1, int(self.frames.max()))
 
     def write(
-        self, keys: list[Tensor], values: list[Tensor], lens: Tensor, final: Tensor, rows: Tensor | None
+        self,
+        keys: list[Tensor],
+        values: list[Tensor],
+        features: Tensor,
+        lens: Tensor,
+        final: Tensor,
+        rows: Tensor | None,
     ) -> CrossMemory:
-        """The memory after a block: [k, H, T, D] per layer, lens [k] valid frames of which final [k] will stay."""
+        """The memory after a block: [k, H, T, D] per layer, features [k, T, C], lens [k] valid frames of which final [k] will stay."""
         count = keys[0].shape[2]
         index = torch.arange(self.final.shape[0], device=lens.device) if rows is None else rows
         start = self.final[index]
@@ -52,10 +59,11 @@ class CrossMemory:
             raise SpeculationBudgetExceeded(
                 f"a memory of {self.capacity} frames cannot hold {int((start + lens).max())}; re-anchor earlier"
             )
-        # Padding frames land on the last slot at worst: it is past `frames` of that row, or the row would be full.
-        slots = (start[:, None] + torch.arange(count, device=lens.device)).clamp(max=self.capacity - 1)
+        offset = torch.arange(count, device=lens.device)
+        slots = torch.where(offset < lens[:, None], start[:, None] + offset, self.capacity)
         for mine, new in zip((*self.keys, *self.values), (*keys, *values), strict=True):
             mine[index[:, None], :, slots] = new.transpose(1, 2)
+        self.features[index[:, None], slots] = features
         return replace(
             self,
             final=self.final.index_copy(0, index, start + final),
@@ -140,10 +148,10 @@ class CrossDecoder(nn.Module):
     def init_memory(self, batch: int, *, frames: int) -> CrossMemory:
         """An empty memory of up to `frames` frames a row."""
         weight = self.embedding.weight
-        shape = (batch, self.heads, frames, self.dim // self.heads)
+        shape = (batch, self.heads, frames + 1, self.dim // self.heads)
         zero = torch.zeros(batch, dtype=torch.int64, device=weight.device)
         keys, values = (tuple(weight.new_zeros(shape) for _ in self.layers) for _ in range(2))
-        return CrossMemory(keys, values, zero, zero)
+        return CrossMemory(keys, values, weight.new_zeros(batch, frames, self.dim), zero, zero)
 
     def init_state(self, batch: int) -> DecoderState:
         """No text."""
@@ -168,7 +176,7 @@ class CrossDecoder(nn.Module):
     ) -> CrossMemory:
         """The memory with a block of encoder frames [k, T, C] in it, of which final [k] stay."""
         pairs = [layer.cross.keys_values(frames) for layer in self._layers()]
-        return memory.write([key for key, _ in pairs], [value for _, value in pairs], lens, final, rows)
+        return memory.write([key for key, _ in pairs], [value for _, value in pairs], frames, lens, final, rows)
 
     def rows(self, tokens: Tensor, lens: Tensor, state: DecoderState, memory: CrossMemory) -> tuple[Tensor, Tensor]:
         """Runs n tokens a stream after the remembered ones; nothing is remembered until `state.advance`.
@@ -190,7 +198,7 @@ class CrossDecoder(nn.Module):
         frame_mask = (torch.arange(seen, device=tokens.device) < frames[:, None])[:, None, None]
         attention: list[Tensor] = []
         for index, (layer, ring) in enumerate(zip(self._layers(), state.rings, strict=True)):
-            x = x + layer.attention.step(layer.attention_norm(x), positions, ring, text_mask, None)
+            x = x + layer.attention.step(layer.attention_norm(x), positions, lens, ring, text_mask, None)
             keys, values = memory.keys[index][:, :, :seen], memory.values[index][:, :, :seen]
             x, weights = layer.look(x, keys, values, frame_mask)
             attention.extend(weights[:, head] for at, head in self.alignment_heads if at == index)

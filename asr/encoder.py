@@ -41,9 +41,11 @@ class EncoderLayer(nn.Module):
         self.attention_norm, self.attention = attention_norm, attention
         self.feed_forward_norm, self.feed_forward = feed_forward_norm, feed_forward
 
-    def step(self, x: Tensor, positions: Tensor, ring: KVRing, mask: Tensor, rows: Tensor | None) -> Tensor:
-        """A block [k, T, C] through the layer."""
-        x = x + self.attention.step(self.attention_norm(x), positions, ring, mask, rows)
+    def step(
+        self, x: Tensor, positions: Tensor, lens: Tensor, ring: KVRing, mask: Tensor, rows: Tensor | None
+    ) -> Tensor:
+        """A block [k, T, C], lens [k] of it valid, through the layer."""
+        x = x + self.attention.step(self.attention_norm(x), positions, lens, ring, mask, rows)
         return x + self.feed_forward(self.feed_forward_norm(x))  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
@@ -110,7 +112,7 @@ class Encoder(nn.Module):
         positions = length[:, None] + torch.arange(x.shape[1], device=x.device)
         mask = ring_mask(state.rings[0], positions, lens, rows, window=self.window_frames)
         for layer, ring in zip(self._layers(), state.rings, strict=True):
-            x = layer.step(x, positions, ring, mask, rows)
+            x = layer.step(x, positions, lens, ring, mask, rows)
         return self.norm(x), state.advance(final, rows)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:

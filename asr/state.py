@@ -19,7 +19,7 @@ class KVRing:
     """Keys and values of the frames (or rows of text) that attention may look back at.
 
     Attributes:
-        keys, values: [B, H, capacity, D]. Position p lives in slot p mod capacity.
+        keys, values: [B, H, capacity + 1, D]. Position p lives in slot p mod capacity; the last slot takes padding.
         length: [B] int64, positions committed; never wraps.
         left_context: how many committed positions before its own block a query may see.
     """
@@ -42,7 +42,7 @@ class KVRing:
         dtype: torch.dtype | None = None,
     ) -> KVRing:
         """An empty ring that can take blocks of up to `slack` uncommitted positions."""
-        shape = (batch, heads, left_context + slack, head_dim)
+        shape = (batch, heads, left_context + slack + 1, head_dim)
         return cls(
             torch.zeros(shape, device=device, dtype=dtype),
             torch.zeros(shape, device=device, dtype=dtype),
@@ -53,34 +53,32 @@ class KVRing:
     @property
     def capacity(self) -> int:
         """Slots a row has."""
-        return self.keys.shape[2]
+        return self.keys.shape[2] - 1
 
     def lengths(self, rows: Tensor | None) -> Tensor:
         """[k] committed positions of `rows`."""
         return self.length if rows is None else self.length[rows]
 
-    def write(self, keys: Tensor, values: Tensor, rows: Tensor | None) -> None:
-        """Stores [k, H, T, D] after the committed positions, uncommitted: `advance` commits.
+    def write(self, keys: Tensor, values: Tensor, lens: Tensor, rows: Tensor | None) -> None:
+        """Stores [k, H, T, D], of which lens [k] are valid, after the committed positions; `advance` commits.
 
         Raises:
-            SpeculationBudgetExceeded: if T positions would overwrite some that a query may still see.
+            SpeculationBudgetExceeded: if the positions would overwrite some that a query may still see.
         """
-        count = keys.shape[2]
+        count = int(lens.max()) if keys.shape[0] else 0
         # Evicting position length-left_context-1 is fine: only positions >= length-left_context are ever read again.
-        longest_unwrapped = int(self.lengths(rows).max()) + count if keys.shape[0] else 0
+        longest_unwrapped = int((self.lengths(rows) + lens).max()) if keys.shape[0] else 0
         if longest_unwrapped > self.capacity and self.left_context + count > self.capacity:
             raise SpeculationBudgetExceeded(
                 f"a block of {count} positions does not fit a ring of {self.capacity} slots with a left context of "
                 f"{self.left_context}; make the ring with slack >= {count}"
             )
-        if longest_unwrapped - count > 0 or keys.shape[0] != self.keys.shape[0] or count > self.capacity:
-            index = torch.arange(self.keys.shape[0], device=self.keys.device) if rows is None else rows
-            slots = (self.lengths(rows)[:, None] + torch.arange(count, device=keys.device)) % self.capacity  # [k, T]
-            self.keys[index[:, None], :, slots] = keys.transpose(1, 2)
-            self.values[index[:, None], :, slots] = values.transpose(1, 2)
-        else:  # every row is empty: the block lies at the front
-            self.keys[:, :, :count] = keys
-            self.values[:, :, :count] = values
+        index = torch.arange(self.keys.shape[0], device=self.keys.device) if rows is None else rows
+        offset = torch.arange(keys.shape[2], device=keys.device)
+        slots = (self.lengths(rows)[:, None] + offset) % self.capacity  # [k, T]
+        slots = torch.where(offset < lens[:, None], slots, self.capacity)
+        self.keys[index[:, None], :, slots] = keys.transpose(1, 2)
+        self.values[index[:, None], :, slots] = values.transpose(1, 2)
 
     def visible(self, count: int, rows: Tensor | None) -> int:
         """Slots, from the front, that a block of `count` freshly written positions has to look through."""

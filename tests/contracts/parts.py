@@ -129,7 +129,7 @@ class RingPart(_Part):
     def step(self, x: Tensor, lens: Tensor, state: KVRing) -> tuple[list[Tensor], KVRing]:
         positions = state.length[:, None] + torch.arange(x.shape[1])
         mask = ring_mask(state, positions, lens, None, window=self.window)
-        y = self.attention.step(x, positions, state, mask, None)
+        y = self.attention.step(x, positions, lens, state, mask, None)
         return valid_rows(y, lens), state.advance(lens, None)
 
     def reset(self, state: KVRing, rows: Tensor) -> KVRing:

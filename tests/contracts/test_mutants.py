@@ -186,7 +186,7 @@ class Blocks(RecogniserPart):
 
 def cross() -> Blocks:
     model = tiny.tiny_cross(gate=tiny.EverySecondStep())
-    return Blocks(model, tiny.settings(1, 1, 6, 4), tiny.settings(2, 1), causal=False)
+    return Blocks(model, tiny.settings(1, 1, 8, 4), tiny.settings(2, 1), causal=False)
 
 
 def additive() -> AdditivePart:
@@ -195,12 +195,12 @@ def additive() -> AdditivePart:
 
 def cross_offline(_: Patch) -> None:
     model = tiny.tiny_cross(anchors=STILL, gate=tiny.EverySecondStep())
-    check_cross_offline(model, tiny.settings(1, 3, 6, 4), 18)
+    check_cross_offline(model, tiny.settings(1, 3, 8, 4), 18)
 
 
 def cross_re_anchored(monkeypatch: Patch) -> None:
     model = tiny.tiny_cross(anchors=STILL, gate=tiny.EverySecondStep())
-    check_re_anchored(model, tiny.settings(1, 2, 6, 4), monkeypatch)
+    check_re_anchored(model, tiny.settings(1, 2, 8, 4), monkeypatch)
 
 
 def additive_offline(_: Patch) -> None:
@@ -250,8 +250,8 @@ MUTANTS: dict[str, Mutant] = {
         budget(RingPart),
         KVRing,
         "zeros",
+        "left_context + slack + 1, head_dim",
         "left_context + slack, head_dim",
-        "left_context + slack - 1, head_dim",
     ),
     "ring: a draft one too long is taken": (
         budget(RingPart),
@@ -292,8 +292,8 @@ MUTANTS: dict[str, Mutant] = {
         chunking(RingPart),
         parts,
         "ring_mask",
-        "last = length + count - 1",
-        "last = length",
+        "last = end[:, None] - 1",
+        "last = length[:, None]",
     ),
     "mask: window one too wide": (offline(RingPart), parts, "ring_mask", "> query - window", ">= query - window"),
     "rotary: angles in float32": (
@@ -484,7 +484,7 @@ def test_padding_in_a_bidirectional_block_would_be_noticed(monkeypatch: Patch) -
 
 
 def test_a_ring_too_small_that_nobody_checks_would_be_noticed(monkeypatch: Patch) -> None:
-    mutate(monkeypatch, KVRing, "zeros", "left_context + slack, head_dim", "left_context + slack - 1, head_dim")
+    mutate(monkeypatch, KVRing, "zeros", "left_context + slack + 1, head_dim", "left_context + slack, head_dim")
     mutate(monkeypatch, KVRing, "write", "if longest_unwrapped > self.capacity", "if False")
     with pytest.raises(AssertionError):
         chunking(RingPart)(monkeypatch)

@@ -97,6 +97,14 @@ def test_a_row_in_a_ragged_batch_equals_the_row_alone(name: str, data: st.DataOb
     laws.check_isolation(part, xs, [sizes_for(data, name, time) for time in lengths])
 
 
+def test_a_row_at_the_end_of_its_positions_does_not_mind_a_longer_call() -> None:
+    """The cross decoder's positions end; padding beside them is no reason to refuse the row's last tokens."""
+    part = CrossDecoderPart()
+    sizes = [[1] * part.decoder.text_positions, [4] * 5]
+    xs = [part.input(sum(size), seed=18 + b) for b, size in enumerate(sizes)]
+    laws.check_idle(part, xs, sizes, [(True, False)] * (len(sizes[0]) - 5))
+
+
 @named(ALL)
 @few
 @given(data=st.data())

@@ -25,7 +25,7 @@ from tests.contracts.recogniser_laws import (
 
 few = settings(max_examples=4, deadline=None, derandomize=True)
 
-CROSS = (tiny.settings(1, 1, 6, 4), tiny.settings(2, 3, 4, 0), tiny.settings(1, 2, 0, 0))
+CROSS = (tiny.settings(1, 1, 8, 4), tiny.settings(2, 3, 4, 0), tiny.settings(1, 2, 0, 0))
 """Different delays, chunks, right contexts and silences in one batch; one of them is the plain chunked encoder."""
 ADDITIVE = (tiny.settings(2, 1), tiny.settings(5, 3), tiny.settings(2, 4))
 
@@ -117,7 +117,7 @@ def test_memory_is_constant_across_re_anchors(family: Family, row: int) -> None:
         assert int(state.re_anchors[0]) >= 3
 
 
-@pytest.mark.parametrize("chosen", [tiny.settings(1, 4, 6, 4), tiny.settings(1, 4)])
+@pytest.mark.parametrize("chosen", [tiny.settings(1, 4, 8, 4), tiny.settings(1, 4)])
 @FAMILIES
 def test_a_discarded_draft_of_a_block_leaves_no_trace(family: Family, chosen: SessionSettings) -> None:
     if family is additive and chosen.chunk.right_frames:
@@ -154,12 +154,12 @@ def test_additive_streaming_equals_the_training_forward(steps: int) -> None:
 # -- cross -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("chosen", [tiny.settings(1, 1), tiny.settings(1, 3), tiny.settings(1, 2, 6, 4)])
+@pytest.mark.parametrize("chosen", [tiny.settings(1, 1), tiny.settings(1, 3), tiny.settings(1, 2, 8, 4)])
 def test_cross_streaming_equals_the_training_forward(chosen: SessionSettings) -> None:
     check_cross_offline(tiny.tiny_cross(anchors=STILL, gate=tiny.EverySecondStep()), chosen, 18)
 
 
-@pytest.mark.parametrize("chosen", [tiny.settings(1, 2, 6, 4), tiny.settings(1, 2)])
+@pytest.mark.parametrize("chosen", [tiny.settings(1, 2, 8, 4), tiny.settings(1, 2)])
 def test_a_re_anchored_stream_equals_a_fresh_one_from_the_anchor(
     chosen: SessionSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
