@@ -24,6 +24,7 @@ class CrossMemory:
     Attributes:
         keys, values: per layer [B, H, M + 1, D]. The first `final` frames stay; those up to `frames` are the present
             block's provisional and silence frames, written over by the next block; the last slot takes padding.
+        features: [B, M + 1, C] the encoder's output that they were made of.
         final, frames: [B] counts.
     """
 
@@ -51,7 +52,13 @@ class CrossMemory:
         final: Tensor,
         rows: Tensor | None,
     ) -> CrossMemory:
-        """The memory after a block: [k, H, T, D] per layer, features [k, T, C], lens [k] valid frames of which final [k] will stay."""
+        """The memory after a block.
+
+        Args:
+            keys, values: [k, H, T, D] per layer; features: [k, T, C] what they were made of.
+            lens: [k] valid frames; final: [k] how many of them will stay.
+            rows: [k] the slots in this call; None: all.
+        """
         count = keys[0].shape[2]
         index = torch.arange(self.final.shape[0], device=lens.device) if rows is None else rows
         start = self.final[index]
@@ -151,7 +158,7 @@ class CrossDecoder(nn.Module):
         shape = (batch, self.heads, frames + 1, self.dim // self.heads)
         zero = torch.zeros(batch, dtype=torch.int64, device=weight.device)
         keys, values = (tuple(weight.new_zeros(shape) for _ in self.layers) for _ in range(2))
-        return CrossMemory(keys, values, weight.new_zeros(batch, frames, self.dim), zero, zero)
+        return CrossMemory(keys, values, weight.new_zeros(batch, frames + 1, self.dim), zero, zero)
 
     def init_state(self, batch: int) -> DecoderState:
         """No text."""
