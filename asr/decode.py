@@ -19,7 +19,7 @@ class TokenScorer(Protocol):
     """Scores added to text logits before the best token is taken; never asked about waiting (docs/design.md §7)."""
 
     def scores(self, rows: Tensor) -> Tensor:
-        """[k, V] to be added to the log-probabilities of `rows` [k]."""
+        """[k, V] natural-log scores, added to the logits of `rows` [k]."""
         ...
 
     def advance(self, rows: Tensor, tokens: Tensor) -> None:
@@ -57,7 +57,8 @@ def choose(output: RowOutput, active: Tensor, scorer: TokenScorer | None) -> tup
         rows = speaks.nonzero()[:, 0]
         logits = output.logits[rows]
         log_probs = logits.log_softmax(-1)
-        ranked = logits if scorer is None else log_probs + scorer.scores(rows)
+        # Added to logits, not to log-probabilities, whose rounding can swap two: a weight of 0 must change nothing.
+        ranked = logits if scorer is None else logits + scorer.scores(rows)
         best = ranked.argmax(-1)
         tokens[rows] = best
         probability[rows] = log_probs.gather(1, best[:, None])[:, 0].exp()
