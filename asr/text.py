@@ -73,7 +73,6 @@ class OpenWord:
 
     Attributes:
         text: its characters; half: the bytes of one that is not whole yet.
-        spaced: whether white space followed its last piece.
         closed: whether it has been.
         delivered: characters of it that were handed out; record, index: what was handed out last, and its number.
         pieces, log_probability: how many, and the sum of their log-probabilities.
@@ -83,7 +82,6 @@ class OpenWord:
 
     text: str = ""
     half: bytes = b""
-    spaced: bool = False
     closed: bool = False
     delivered: int = 0
     record: Word | None = None
@@ -171,12 +169,12 @@ class WordAssembler:
         new = _Collected()
         for step in steps:
             if step.token == WAIT:
-                if step.closes and state.open:
+                if step.closes and state.word is not None:
                     state = _close(state, new, heard_ms)
                 continue
             piece = self._pieces[step.token]
             lettered = self._letters[step.token]
-            if self._begins(piece, lettered, state.word):
+            if state.word is None or piece[:1].isspace() or len(state.word.text) >= LONGEST_WORD:
                 state = _begin(_finish(state, new, heard_ms))
             state = _join(state, piece, lettered, step, heard_ms)
             if state.word is not None and state.word.closed:
@@ -184,12 +182,6 @@ class WordAssembler:
         if last:
             state = _finish(state, new, heard_ms)
         return new.delta(), state
-
-    @staticmethod
-    def _begins(piece: bytes, lettered: bool, word: OpenWord | None) -> bool:
-        if word is None or piece[:1].isspace() or len(word.text) >= LONGEST_WORD:
-            return True
-        return word.spaced and lettered
 
 
 def _begin(state: AssemblerState) -> AssemblerState:
@@ -209,7 +201,6 @@ def _join(state: AssemblerState, piece: bytes, lettered: bool, step: StepText, h
         word,
         text=word.text + "".join(decoded.split()),
         half=decoder.getstate()[0],
-        spaced=piece[-1:].isspace() and bool(word.text or decoded.strip()),
         pieces=word.pieces + 1,
         log_probability=word.log_probability + math.log(max(step.probability, 1e-12)),
         first_ms=word.first_ms if word.pieces else step.attended_ms,

@@ -57,6 +57,11 @@ def test_memory_is_constant_and_the_newest_silences_stay_exact() -> None:
     assert clock.to_audio(clock.model - 5 * 12) == 7000 - 5 * 7
 
 
+def test_what_was_heard_at_a_silence_lies_behind_it() -> None:
+    assert ClockMap().hear(3).insert(2).hear(1).to_model(3) == 5
+    assert ClockMap().hear(3).insert(2).hear(1).to_model(2) == 2
+
+
 def test_adjoining_silences_are_one() -> None:
     assert ClockMap().hear(3).insert(2).insert(2).gaps == ((3, 7),)
     assert ClockMap().hear(3).insert(0).gaps == ()

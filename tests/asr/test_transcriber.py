@@ -148,6 +148,15 @@ def test_a_flush_is_bounded_though_the_model_never_stops(scripted: Model) -> Non
         assert {word.emitted_ms for word in log.words} == {160}
 
 
+def test_long_chunks_are_not_flushed_in_long_blocks(scripted: Model) -> None:
+    with open_stream(scripted, chunk_ms=1600) as stream:
+        stream.feed(codes(*[0] * 23))
+        stream.begin_flush()
+        drain(stream, WordLog())
+        silence = -(-(stream._rule.least_steps + 8 - 13) // 16) * 16 + 13
+        assert stream.stats.steps == 23 + silence
+
+
 def test_flushing_again_without_audio_does_nothing(scripted: Model) -> None:
     with open_stream(scripted) as stream:
         stream.begin_flush()
@@ -222,6 +231,12 @@ def test_a_loop_is_broken(scripted: Model) -> None:
     assert transcript.stats.watchdog_re_anchors == 1
     words = [word.text for word in transcript.words]
     assert max(words.count(word) for word in set(words)) < 12
+
+
+def test_the_silence_of_a_flush_is_not_watched(scripted: Model) -> None:
+    """The wait over speech is too short to alarm; what the flush adds must not count."""
+    audio = np.concatenate([talk(scripted, 3), codes(LATCH), talk(scripted, 3)])
+    assert transcribe(scripted, audio, delay_ms=80, chunk_ms=80).stats.watchdog_re_anchors == 0
 
 
 def test_speech_that_is_written_and_silence_leave_the_watchdog_alone(scripted: Model) -> None:

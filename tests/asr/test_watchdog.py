@@ -51,9 +51,17 @@ def test_speech_that_is_written_is_no_fault(dog: Watchdog) -> None:
     assert run(dog, written) == []
 
 
-def test_speech_too_new_for_its_text_says_nothing(dog: Watchdog) -> None:
+def test_speech_too_new_for_its_text_says_nothing() -> None:
     """A minute of silence, then so much speech as may lawfully be unwritten yet."""
-    assert run(dog, [(WAIT, SILENCE)] * 750 + [(WAIT, SPEECH)] * 10) == []
+    dog = Watchdog(grace_steps=30)
+    assert run(dog, [(WAIT, SILENCE)] * 750 + [(WAIT, SPEECH)] * 30) == []
+    assert len(run(dog, [(WAIT, SILENCE)] * 750 + [(WAIT, SPEECH)] * 60)) == 1
+
+
+def test_speech_behind_a_blocks_last_token_counts(dog: Watchdog) -> None:
+    loud = [(WAIT, [-20.0] * 4)] * 25
+    assert run(dog, [(5, SILENCE), *loud, *[(WAIT, SILENCE)] * 26], block=26) == [(52, "wait")]
+    assert run(dog, [*loud, (5, SILENCE), *[(WAIT, SILENCE)] * 52], block=26) == []
 
 
 def test_too_little_speech_says_nothing(dog: Watchdog) -> None:
@@ -95,7 +103,7 @@ def test_a_longer_phrase_or_other_words_are_no_loop(dog: Watchdog) -> None:
 
 
 @given(
-    steps=st.lists(st.sampled_from([(WAIT, SPEECH), (WAIT, SILENCE), (1, SPEECH), (2, SILENCE)]), max_size=300),
+    steps=st.lists(st.tuples(st.integers(WAIT, 40), st.sampled_from([SPEECH, SILENCE])), max_size=300),
     block=st.integers(1, 20),
 )
 def test_its_memory_is_bounded(steps: list[tuple[int, list[float]]], block: int) -> None:

@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from asr.errors import ConfigError, EarlybirdError, InvalidSamples, TruncatedAudio
 from asr.model import Model
 from asr.resample import Samples
-from asr.transcriber import transcribe
+from asr.text import TextDelta
+from asr.transcriber import Stream, advance, transcribe
 from asr.words import Transcript
+from streaming import files
 from streaming.files import Job, transcribe_streams
 from tests.scripted import codes, say, scripted_model
 from tests.tiny_model import bursts, tiny_model
@@ -42,8 +44,18 @@ def test_a_files_text_is_the_same_in_any_batch(tiny: Model, lengths: list[int], 
         assert [w.start_ms for w in result.words] == [w.start_ms for w in alone.words]
 
 
-def test_jobs_are_opened_when_a_slot_is_free_and_closed_at_once(scripted: Model) -> None:
+def test_jobs_are_opened_when_a_slot_is_free_and_closed_at_once(
+    scripted: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events: list[str] = []
+    batches: list[int] = []
+
+    def counted(streams: Iterable[Stream]) -> list[tuple[Stream, TextDelta]]:
+        streams = list(streams)
+        batches.append(len(streams))
+        return advance(streams)
+
+    monkeypatch.setattr(files, "advance", counted)
 
     def job(name: str, pieces: int) -> Iterator[Samples]:
         events.append(f"open {name}")
@@ -54,12 +66,13 @@ def test_jobs_are_opened_when_a_slot_is_free_and_closed_at_once(scripted: Model)
             events.append(f"close {name}")
 
     def jobs() -> Iterator[Job]:
-        for name, pieces in (("a", 40), ("b", 1), ("c", 1), ("d", 1)):
+        for name, pieces in (("a", 80), ("b", 1), ("c", 1), ("d", 1)):
             events.append(f"ask {name}")
             yield name, job(name, pieces)
 
     order = [key for key, _ in transcribe_streams(scripted, jobs(), batch_size=2, **OPTIONS)]
     assert order == ["b", "c", "d", "a"]
+    assert batches == sorted(batches, reverse=True)  # no slot idles while jobs wait
     assert events[:5] == ["ask a", "ask b", "open a", "open b", "close b"]
     for earlier, later in (("b", "c"), ("c", "d")):
         assert events.index(f"close {earlier}") < events.index(f"ask {later}")
@@ -87,6 +100,27 @@ def test_a_jobs_error_is_its_own(scripted: Model) -> None:
     ]
     assert results["1"].text == results["5"].text == "the don't a"
     assert str(results["2"]) == "here"
+
+
+def test_what_a_job_held_is_given_back_with_its_error(scripted: Model) -> None:
+    class Source:
+        closed = 0
+
+        def __iter__(self) -> Iterator[Samples]:
+            return iter([np.full(5, np.nan, dtype=np.float32)])
+
+        def close(self) -> None:
+            self.closed += 1
+
+    def nan() -> Iterator[Samples]:
+        while True:
+            yield np.full(5, np.nan, dtype=np.float32)
+
+    source, generator = Source(), nan()
+    list(transcribe_streams(scripted, [("a", source), ("b", generator)], batch_size=1, **OPTIONS))
+    assert source.closed == 1
+    with pytest.raises(StopIteration):
+        next(generator)
 
 
 def test_other_errors_are_not_hidden_and_files_are_closed(scripted: Model) -> None:
