@@ -108,7 +108,12 @@ class EverySecondStep:
 
 
 def tiny_cross(
-    *, anchors: AnchorConfig = ANCHORS, gate: Gate | None = None, text_positions: int = 48, max_frames: int = 120
+    *,
+    anchors: AnchorConfig = ANCHORS,
+    gate: Gate | None = None,
+    text_positions: int = 48,
+    max_frames: int = 120,
+    left_context_frames: int = 40,
 ) -> CrossRecogniser:
     if gate is None:
         gate = AttentionGate(
@@ -117,7 +122,7 @@ def tiny_cross(
     return randomised(
         CrossRecogniser(
             frontend=tiny_frontend(),
-            encoder=tiny_whisper_encoder(),
+            encoder=tiny_whisper_encoder(left_context_frames),
             decoder=tiny_cross_decoder(text_positions),
             gate=gate,
             anchors=anchors,
@@ -149,7 +154,7 @@ def tiny_additive_decoder(window_steps: int = 6) -> AdditiveDecoder:
 
 def tiny_additive() -> AdditiveRecogniser:
     tables = word_tables()
-    return randomised(
+    model = randomised(
         AdditiveRecogniser(
             frontend=tiny_frontend(),
             encoder=tiny_causal_encoder(),
@@ -161,3 +166,6 @@ def tiny_additive() -> AdditiveRecogniser:
         ),
         seed=1,
     )
+    model.adapter.second.weight.mul_(4)  # so that what is heard counts more than what was said
+    model.decoder.embedding.weight[model.wait] *= 3  # and it waits now and then
+    return model

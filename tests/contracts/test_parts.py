@@ -22,7 +22,7 @@ from tests.contracts.parts import (
     RingPart,
 )
 
-few = settings(max_examples=5, deadline=None, derandomize=True)
+few = settings(max_examples=3, deadline=None, derandomize=True)
 
 Maker = Callable[[], Any]
 ANY_CHUNKS: dict[str, Maker] = {  # parts whose outputs no chunking changes
@@ -40,7 +40,7 @@ OWN_CHUNKS: dict[str, Maker] = {  # parts for which the chunk size is part of th
     "right context": RightContextPart,
 }
 ALL = ANY_CHUNKS | OWN_CHUNKS
-CHUNKS = 7
+CHUNKS = 6
 """Chunks of the longest stream here: more than the rings hold."""
 
 

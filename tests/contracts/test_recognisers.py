@@ -23,7 +23,7 @@ from tests.contracts.recogniser_laws import (
     drafted,
 )
 
-few = settings(max_examples=4, deadline=None, derandomize=True)
+few = settings(max_examples=3, deadline=None, derandomize=True)
 
 CROSS = (tiny.settings(1, 1, 8, 4), tiny.settings(2, 3, 4, 0), tiny.settings(1, 2, 0, 0))
 """Different delays, chunks, right contexts and silences in one batch; one of them is the plain chunked encoder."""
@@ -52,13 +52,14 @@ def blocks(part: RecogniserPart, row: int, count: int) -> list[int]:
 
 
 @FAMILIES
-def test_the_recogniser_under_test_speaks_waits_and_re_anchors(family: Family) -> None:
-    part = family()
+def test_the_recogniser_under_test_speaks_and_waits(family: Family) -> None:
+    part, waits = family(), 0
     for row in range(3):
-        sizes = blocks(part, row, 40)
-        said = laws.fresh(part.alone(row), part.input(sum(sizes), 20 + row), sizes)
-        assert len(set(said[:, 0].tolist())) >= 4
-        assert (said[:, 0] == WAIT).any()
+        sizes = blocks(part, row, 30)
+        said = laws.fresh(part.alone(row), part.input(sum(sizes), 20 + row), sizes)[:, 0]
+        assert len(set(said.tolist())) >= 4
+        waits += int((said == WAIT).sum())
+    assert waits > 10
 
 
 @FAMILIES
@@ -68,7 +69,7 @@ def test_rows_of_different_chunks_in_any_turns_equal_the_rows_alone(
     family: Family, turns: list[tuple[bool, ...]]
 ) -> None:
     part = family()
-    sizes = [blocks(part, row, count) for row, count in enumerate((34, 14, 20))]
+    sizes = [blocks(part, row, count) for row, count in enumerate((26, 12, 16))]
     laws.check_idle(part, [part.input(sum(size), 20 + row) for row, size in enumerate(sizes)], sizes, turns)
 
 
@@ -111,17 +112,17 @@ def test_nothing_changes_before_what_was_heard(family: Family, row: int, step: i
 @pytest.mark.parametrize("row", [0, 1, 2])
 def test_memory_is_constant_across_re_anchors(family: Family, row: int) -> None:
     part = family().alone(row)
-    sizes = blocks(part, 0, 150 // part.settings[0].chunk.chunk_steps)
+    sizes = blocks(part, 0, 120 // part.settings[0].chunk.chunk_steps)
     state = laws.check_memory(part, part.input(sum(sizes), 34), sizes)
     if family is cross:
         assert int(state.re_anchors[0]) >= 3
 
 
-@pytest.mark.parametrize("chosen", [tiny.settings(1, 4, 8, 4), tiny.settings(1, 4)])
-@FAMILIES
+@pytest.mark.parametrize(
+    ("family", "chosen"),
+    [(cross, tiny.settings(1, 4, 8, 4)), (cross, tiny.settings(1, 4)), (additive, tiny.settings(1, 4))],
+)
 def test_a_discarded_draft_of_a_block_leaves_no_trace(family: Family, chosen: SessionSettings) -> None:
-    if family is additive and chosen.chunk.right_frames:
-        pytest.skip("a causal encoder has no right context")
     model = family().model
     x = tiny.sound(STEP_SAMPLES * 60, 36)
     without = drafted(model, x, chosen, None)
