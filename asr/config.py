@@ -26,6 +26,10 @@ class ChunkSetting:
     silence_frames: int
 
     def __post_init__(self) -> None:
+        if self.right_frames % FRAMES_PER_STEP:
+            raise ConfigError(
+                f"right_frames is {self.right_frames}; it must be whole steps of {FRAMES_PER_STEP} frames"
+            )
         if self.chunk_steps < 1 or self.right_frames < 0 or self.silence_frames < 0:
             raise ConfigError(
                 f"chunk_steps must be >= 1, right_frames and silence_frames >= 0; got {self.chunk_steps}, "
@@ -112,7 +116,7 @@ class RowSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class GateConfig:
-    """The attention gate's numbers, in encoder frames of 20 ms unless a name says otherwise.
+    """The gates' numbers, in encoder frames of 20 ms unless a name says otherwise.
 
     Attributes:
         offset_frames: added to 4 τ: how old what a token reads must be. Chosen so that the median word delay is about τ.
@@ -120,7 +124,11 @@ class GateConfig:
         hold_frames: how much longer an unsure token may be held back, at the most.
         sure_probability: a token below this is unsure.
         careful_tokens: so many tokens after a pause are unsure whatever their probability.
+        stuck_frames: a text so far behind the edge lets go of the guards against repeats.
+        threshold: log-odds above which the learned gate opens.
         pause_frames: so long a gap between two tokens' frames is a pause.
+        loud_reach_frames, loud_frames: a word needs so many frames louder than the background within so many frames of
+            where it is read.
         sink_frames: the first frames draw attention for no reason; they are not looked at.
     """
 
@@ -130,6 +138,10 @@ class GateConfig:
     sure_probability: float = 0.5
     careful_tokens: int = 3
     pause_frames: int = 50
+    stuck_frames: int = 60
+    threshold: float = 0.0
+    loud_reach_frames: int = 10
+    loud_frames: int = 3
     sink_frames: int = 3
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from asr.config import AnchorConfig, RowSettings
 from asr.cross import CrossDecoder, CrossMemory, DecoderState, log_probabilities
+from asr.ctc import CtcHead
 from asr.encoder import Encoder, EncoderState
 from asr.frontend import Frontend, FrontendState
 from asr.gate import Gate, GateView
@@ -51,6 +52,9 @@ class CrossState:
         ended: [B] whether the decoder last said that the text ends here.
         asked: [B] whether a re-anchoring was asked for. re_anchors: [B] how many there were.
         row: what the last decoder row said.
+        ctc: [B, hidden] the CTC head's state at `ctc_heard` [B] final frames; ctc_window: [B] newest step that has a
+            label; ctc_labels, ctc_probability: [B, W] its
+            best label of the newest W steps, newest last, provisional ones included.
     """
 
     frontend: FrontendState
@@ -74,6 +78,11 @@ class CrossState:
     asked: Tensor
     re_anchors: Tensor
     row: Heard
+    ctc: Tensor
+    ctc_heard: Tensor
+    ctc_window: Tensor
+    ctc_labels: Tensor
+    ctc_probability: Tensor
 
 
 class CrossRecogniser(nn.Module):
@@ -88,6 +97,7 @@ class CrossRecogniser(nn.Module):
         begins_word: [V] whether a piece begins a word. letters: [V] whether it holds a letter or digit.
         banned: [V] pieces never written; banned_first: [V] those not written first.
         max_frames: encoder positions there are.
+        ctc: previews the tail, where there is one.
     """
 
     encoder_positions: Tensor
@@ -111,8 +121,10 @@ class CrossRecogniser(nn.Module):
         banned: Tensor,
         banned_first: Tensor,
         max_frames: int,
+        ctc: CtcHead | None = None,
     ) -> None:
         super().__init__()
+        self.ctc = ctc
         self.frontend, self.encoder, self.decoder, self.gate, self.anchors = frontend, encoder, decoder, gate, anchors
         self.prompt, self.end_id, self.max_frames = prompt, end_id, max_frames
         self.encoder_positions = nn.Parameter(torch.zeros(max_frames, frontend.dim))
@@ -166,6 +178,11 @@ class CrossRecogniser(nn.Module):
                 self.encoder_positions.new_zeros(batch, vocabulary),
                 zeros(batch, dtype=torch.bool),
             ),
+            ctc=self.encoder_positions.new_zeros(batch, self.ctc.hidden if self.ctc else 0),
+            ctc_heard=zeros(batch),
+            ctc_window=zeros(batch),
+            ctc_labels=zeros(batch, history // FRAMES_PER_STEP if self.ctc else 0),
+            ctc_probability=self.encoder_positions.new_zeros(batch, history // FRAMES_PER_STEP if self.ctc else 0),
         )
         return self.reset(state, torch.arange(batch, device=device))
 
@@ -188,6 +205,10 @@ class CrossRecogniser(nn.Module):
             history=zero(state.history),
             loudness=state.loudness.index_fill(0, rows, self.frontend.floor),
             quietest=zero(state.quietest),
+            ctc=zero(state.ctc),
+            ctc_heard=zero(state.ctc_heard),
+            ctc_window=zero(state.ctc_window),
+            ctc_labels=state.ctc_labels.index_fill(0, rows, self.ctc.blank if self.ctc else 0),
             heard=zero(state.heard),
             anchor=zero(state.anchor),
             clock=zero(state.clock),
@@ -265,7 +286,44 @@ class CrossRecogniser(nn.Module):
         final = (now - settings.right[index] - done).clamp(min=0)
         y, encoder = self.encoder.step(x, lens, final, state.encoder, rows)
         memory = self.decoder.remember(state.memory, y, lens, final, rows)
-        return replace(state, encoder=encoder, memory=memory)
+        state = replace(state, encoder=encoder, memory=memory)
+        return self._preview(y, done, real, final, index, state)
+
+    def _preview(
+        self, y: Tensor, done: Tensor, real: Tensor, final: Tensor, index: Tensor, state: CrossState
+    ) -> CrossState:
+        """The CTC head over a block's features y [k, T, C]: final frames once, provisional ones for the time being."""
+        if self.ctc is None:
+            return state
+        start = state.anchor[index] + done
+        skip = (state.ctc_heard[index] - start).clamp(min=0)  # final frames that a re-anchoring has encoded again
+        fresh = (final - skip).clamp(min=0)
+        log_probs, steps, ctc = self.ctc.step(_part(y, skip, fresh), fresh, state.ctc[index])
+        tail, more, _ = self.ctc.step(_part(y, skip + fresh, real - skip - fresh), real - skip - fresh, ctc)
+        heard = state.heard[index] // FRAMES_PER_STEP
+        before = (start + skip) // FRAMES_PER_STEP
+        size = state.ctc_labels.shape[1]
+        labels, probability = state.ctc_labels[index], state.ctc_probability[index]
+        # The window has been written up to the last block's newest step; move it to this one's.
+        moved = heard - state.ctc_window[index]
+        place = torch.arange(size, device=y.device) + moved[:, None]
+        labels = torch.where(place < size, labels.gather(1, place.clamp(max=size - 1)), self.ctc.blank)
+        probability = torch.where(place < size, probability.gather(1, place.clamp(max=size - 1)), 0.0)
+        for said, count, first in ((log_probs, steps, before), (tail, more, before + steps)):
+            if said.shape[1]:
+                best, label = said.max(-1)
+                at = torch.arange(size, device=y.device) - size + (heard - first)[:, None]
+                here = (at >= 0) & (at < count[:, None])
+                labels = torch.where(here, label.gather(1, at.clamp(0, label.shape[1] - 1)), labels)
+                probability = torch.where(here, best.exp().gather(1, at.clamp(0, label.shape[1] - 1)), probability)
+        return replace(
+            state,
+            ctc=state.ctc.index_copy(0, index, ctc),
+            ctc_heard=state.ctc_heard.index_copy(0, index, start + torch.maximum(final, skip)),
+            ctc_window=state.ctc_window.index_copy(0, index, heard),
+            ctc_labels=state.ctc_labels.index_copy(0, index, labels),
+            ctc_probability=state.ctc_probability.index_copy(0, index, probability),
+        )
 
     # -- re-anchoring ----------------------------------------------------------------------------------------------
 
@@ -305,6 +363,8 @@ class CrossRecogniser(nn.Module):
         if asked:  # the watchdog does not trust the text
             first = count
         cut = max(cut, oldest, 0)
+        cut -= (anchor + cut) % FRAMES_PER_STEP  # anchors lie on steps
+        cut += FRAMES_PER_STEP if cut < max(oldest, 0) else 0
         one = torch.tensor([row], device=state.heard.device)
         state = self._without_text(replace(state, asked=state.asked.index_fill(0, one, False)), one)
         again = torch.tensor(tokens[first:], dtype=torch.int64, device=one.device)
@@ -380,14 +440,17 @@ class CrossRecogniser(nn.Module):
             frames=state.heard - state.anchor,
             delay=settings.delay,
             hidden=said.hidden,
+            around=self._around(settings, state),
             candidate=candidate,
             probability=probability,
             begins_word=self.begins_word[candidate],
+            letters=self.letters[candidate],
             ended=ended,
             text=state.text,
             text_frames=state.text_frames,
             count=state.count,
             since_pause=state.since_pause,
+            loud=self._loud(state, said.attention.shape[1]),
         )
         answer = self.gate(view)
         full = state.decoder.length + state.pending_lens >= self.decoder.text_positions
@@ -399,6 +462,20 @@ class CrossRecogniser(nn.Module):
             decoder_rows=torch.where(active & calls, state.pending_lens, 0),
         )
         return output, replace(state, row=said, ended=torch.where(active, ended, state.ended))
+
+    def _around(self, settings: RowSettings, state: CrossState) -> Tensor:
+        """[B, C] the mean of the eight encoder frames around now - τ."""
+        now = torch.minimum((state.clock + 1) * FRAMES_PER_STEP, state.heard) - state.anchor
+        at = (now - settings.delay * FRAMES_PER_STEP)[:, None] + torch.arange(-4, 4, device=now.device)
+        at = at.clamp(0, state.memory.capacity - 1)
+        return state.memory.features.gather(1, at[:, :, None].expand(-1, -1, self.decoder.dim)).mean(1)
+
+    def _loud(self, state: CrossState, frames: int) -> Tensor:
+        """[B, frames] whether each frame since the anchor is 10 dB louder than the background."""
+        size = state.loudness.shape[1]
+        place = torch.arange(frames, device=state.heard.device) + (state.anchor - state.heard)[:, None] + size
+        known = state.loudness.gather(1, place.clamp(0, size - 1)) > (state.quietest + 0.25)[:, None]
+        return (place < 0) | (known & (place < size))
 
     def _allowed(self, logits: Tensor, state: CrossState) -> Tensor:
         """Logits with what may not be written at -inf: special pieces, and letters without a word to continue."""
@@ -443,6 +520,12 @@ def _roll(history: Tensor, frames: Tensor, counts: Tensor) -> Tensor:
     both = torch.cat([history, frames], 1)
     at = counts[:, None] + torch.arange(history.shape[1], device=counts.device)
     return both.gather(1, at[:, :, None].expand(-1, -1, history.shape[2]))
+
+
+def _part(x: Tensor, start: Tensor, counts: Tensor) -> Tensor:
+    """x[b, start[b] : start[b] + counts[b]] of every row, padded: [k, longest, C]."""
+    at = start[:, None] + torch.arange(int(counts.max()), device=x.device)
+    return x.gather(1, at.clamp(0, x.shape[1] - 1)[:, :, None].expand(-1, -1, x.shape[2]))
 
 
 def _background(quietest: Tensor, loudness: Tensor, counts: Tensor) -> Tensor:

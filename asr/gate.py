@@ -2,6 +2,7 @@
 
 Both gates answer one call. `AttentionGate` needs no training: Whisper's alignment heads show which frames the next
 token is read from, and it may go when those are old enough (AlignAtt, Papi et al. 2023, on the step clock).
+`LearnedGate` has learnt from aligned words when that is.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from asr.config import GateConfig
 from asr.units import FRAMES_PER_STEP
@@ -25,12 +27,13 @@ class GateView:
         now: [B] frames heard when the step is, the chunk's lookahead not counted.
         frames: [B] real frames in the memory, silence not counted.
         delay: [B] τ in steps.
-        hidden: [B, C] the decoder's state.
+        hidden: [B, C] the decoder's state; around: [B, C] the encoder's frames around now - τ, their mean.
         candidate: [B] the token that would be committed; `probability` [B] of it.
-        begins_word: [B] whether it begins a word.
+        begins_word: [B] whether it begins a word; letters: [B] whether it holds a letter or digit.
         ended: [B] whether the decoder says that the text ends here.
         text: [B, P] tokens since the anchor, `text_frames` [B, P] where each was read, `count` [B] how many.
         since_pause: [B] tokens since the last pause.
+        loud: [B, S] whether a frame of the memory is louder than the background; frames too old to know count as loud.
     """
 
     attention: Tensor
@@ -38,14 +41,17 @@ class GateView:
     frames: Tensor
     delay: Tensor
     hidden: Tensor
+    around: Tensor
     candidate: Tensor
     probability: Tensor
     begins_word: Tensor
+    letters: Tensor
     ended: Tensor
     text: Tensor
     text_frames: Tensor
     count: Tensor
     since_pause: Tensor
+    loud: Tensor
 
 
 @dataclass(frozen=True)
@@ -68,11 +74,76 @@ def newest_frame(view: GateView) -> Tensor:
     return torch.where(index < view.count[:, None], view.text_frames, 0).amax(1)
 
 
+@dataclass(frozen=True)
+class Reading:
+    """Where the candidate is read from, as every gate sees it.
+
+    Attributes:
+        looked: [B, S] attention without the sinks and what lies behind the last token; total: [B] its sum.
+        frame: [B] its median. last: [B] the furthest frame of the text. edge: [B] frames before it are old enough.
+        unsure: [B] whether the candidate has to be read with care.
+        barred: [B] whether it must not be written however old it is: the text has ended, it was just written, it
+            looks back, or nothing is to be heard where it is read.
+    """
+
+    looked: Tensor
+    total: Tensor
+    frame: Tensor
+    last: Tensor
+    edge: Tensor
+    unsure: Tensor
+    barred: Tensor
+
+
+def read(view: GateView, config: GateConfig) -> Reading:
+    """What the attention says of the candidate; see `GateView` for the shapes."""
+    last = newest_frame(view)
+    some = view.count > 0
+    first = torch.where(some, (last - 8).clamp(min=config.sink_frames), config.sink_frames)
+    index = torch.arange(view.attention.shape[1], device=last.device)
+    looked = torch.where(index >= first[:, None], view.attention, 0.0)
+    total = looked.sum(1).clamp(min=1e-9)
+    # The median of the attention, not its peak: single frames far ahead draw attention for no reason.
+    frame = (looked.cumsum(1) < 0.5 * total[:, None]).sum(1).clamp(max=index.shape[0] - 1)
+    edge = view.now - view.delay * FRAMES_PER_STEP - config.offset_frames
+
+    careful = torch.where(frame - last > config.pause_frames, 0, view.since_pause) < config.careful_tokens
+    unsure = careful | (view.probability < config.sure_probability)
+
+    stuck = last < edge - config.stuck_frames  # far behind: two of the guards let go
+    everywhere = torch.where(index >= config.sink_frames, view.attention, 0.0)
+    behind = torch.where(index < (last - 25)[:, None], everywhere, 0.0).sum(1) > 0.5 * everywhere.sum(1)
+    looks_back = some & ~stuck & behind & (everywhere.argmax(1) < last - 25)
+    far_back = some & (frame < last - 100)
+    near = (index - frame[:, None]).abs() <= config.loud_reach_frames
+    silent = view.letters & ((near & view.loud).sum(1) < config.loud_frames)
+    barred = view.ended | looks_back | far_back | silent | _repeats(view, frame, stuck)
+    return Reading(looked, total, frame, last, edge, unsure, barred)
+
+
+def old_share(reading: Reading, younger: Tensor | int) -> Tensor:
+    """[B] share of the attention on frames that are at least `younger` frames older than the edge."""
+    index = torch.arange(reading.looked.shape[1], device=reading.edge.device)
+    old = torch.where(index < (reading.edge - younger)[:, None], reading.looked, 0.0)
+    return old.sum(1) / reading.total
+
+
+def _repeats(view: GateView, frame: Tensor, stuck: Tensor) -> Tensor:
+    """[B] whether the candidate was just written from the same place, or a piece three times in a row."""
+    back = torch.arange(1, 11, device=frame.device)
+    at = view.count[:, None] - back  # [B, 10]
+    recent = torch.where(at >= 0, view.text.gather(1, at.clamp(min=0)), -1)
+    where = view.text_frames.gather(1, at.clamp(min=0))
+    same = recent == view.candidate[:, None]
+    same_place = (same & ((where - frame[:, None]).abs() < 8)).any(1) & view.begins_word & ~stuck
+    return same_place | (same[:, 0] & same[:, 1] & ~view.begins_word)
+
+
 class AttentionGate:
     """The gate that any Whisper has without training.
 
-    A token waits while its attention lies on frames younger than τ (plus an offset), while it looks back at what has
-    been written (a repeat), or, up to `hold_frames` longer, while the decoder is unsure of it.
+    A token waits while its attention lies on frames younger than τ (plus an offset), or, up to `hold_frames` longer,
+    while the decoder is unsure of it.
     """
 
     def __init__(self, config: GateConfig) -> None:
@@ -80,36 +151,62 @@ class AttentionGate:
 
     def __call__(self, view: GateView) -> GateAnswer:
         """Open rows and attended frames; see `GateView` for the shapes."""
-        config = self.config
-        last = newest_frame(view)
-        some = view.count > 0
-        first = torch.where(some, (last - 8).clamp(min=config.sink_frames), config.sink_frames)
-        index = torch.arange(view.attention.shape[1], device=last.device)
-        looked = torch.where(index >= first[:, None], view.attention, 0.0)
-        total = looked.sum(1, keepdim=True).clamp(min=1e-9)
-        # The median of the attention, not its peak: single frames far ahead draw attention for no reason.
-        frame = (looked.cumsum(1) < 0.5 * total).sum(1).clamp(max=index.shape[0] - 1)
+        reading = read(view, self.config)
+        hold = torch.where(reading.unsure, self.config.hold_frames, 0)
+        heard = (reading.frame < reading.edge - hold) & (old_share(reading, hold) >= self.config.old_mass)
+        return GateAnswer(heard & ~reading.barred, reading.frame)
 
-        careful = torch.where(frame - last > config.pause_frames, 0, view.since_pause) < config.careful_tokens
-        unsure = careful | (view.probability < config.sure_probability)
-        age = view.delay * FRAMES_PER_STEP + config.offset_frames + torch.where(unsure, config.hold_frames, 0)
-        edge = view.now - age
-        old = torch.where(index < edge[:, None], looked, 0.0).sum(1) / total[:, 0]
-        heard = (frame < edge) & (old >= config.old_mass)
 
-        stuck = view.now - last > 60 + age  # far behind: the guards below let go
-        everywhere = torch.where(index >= config.sink_frames, view.attention, 0.0)
-        behind = torch.where(index < (last - 25)[:, None], everywhere, 0.0).sum(1) > 0.5 * everywhere.sum(1)
-        looks_back = some & ~stuck & behind & (everywhere.argmax(1) < last - 25)
-        far_back = some & (frame < last - 100)
-        return GateAnswer(heard & ~view.ended & ~looks_back & ~far_back & ~self._repeats(view, frame, stuck), frame)
+class LearnedGate(nn.Module):
+    """A small network that says when a token is due, trained on aligned words (recipes/gate.py).
 
-    def _repeats(self, view: GateView, frame: Tensor, stuck: Tensor) -> Tensor:
-        """[B] whether the candidate was just written from the same place, or a piece three times in a row."""
-        back = torch.arange(1, 11, device=frame.device)
-        at = view.count[:, None] - back  # [B, 10]
-        recent = torch.where(at >= 0, view.text.gather(1, at.clamp(min=0)), -1)
-        where = view.text_frames.gather(1, at.clamp(min=0))
-        same = recent == view.candidate[:, None]
-        same_place = (same & ((where - frame[:, None]).abs() < 8)).any(1) & view.begins_word & ~stuck
-        return same_place | (same[:, 0] & same[:, 1] & ~view.begins_word)
+    It sees the decoder's state, the attention older than a ladder of ages, the encoder frames around now - τ, τ, and
+    what `read` knows. What `read` bars stays barred; a token is held no longer than the attention gate would hold an
+    unsure one.
+
+    Args:
+        config: the guards' numbers, and the bound of holding.
+        dim: C.
+        hidden: width of the network.
+    """
+
+    ages = (-12, -8, -4, 0, 4, 8, 12, 16, 24, 32)
+
+    def __init__(self, config: GateConfig, *, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.config = config
+        self.state = nn.Linear(dim, hidden)
+        self.around = nn.Linear(dim, hidden, bias=False)
+        self.facts = nn.Linear(len(self.ages) + 10, hidden, bias=False)
+        self.middle = nn.Linear(hidden, hidden)
+        self.out = nn.Linear(hidden, 1)
+
+    def known(self, view: GateView, reading: Reading) -> Tensor:
+        """[B, facts] the numbers of a row that the network sees beside the two vectors."""
+        shares = [old_share(reading, age) for age in self.ages]
+        scalars = [
+            view.probability,
+            view.probability.clamp(min=1e-4).log() / 4,
+            view.begins_word.float(),
+            view.letters.float(),
+            ((reading.edge - reading.frame).float() / 25).clamp(-2, 2),
+            ((reading.edge - reading.last).float() / 50).clamp(-2, 2),
+            (view.since_pause.float() / 4).clamp(max=1),
+            (view.count > 0).float(),
+            view.delay.float() / 8,
+            reading.unsure.float(),
+        ]
+        return torch.stack([*shares, *scalars], 1)
+
+    def logit(self, hidden: Tensor, around: Tensor, facts: Tensor) -> Tensor:
+        """[B] log-odds that the candidate is due."""
+        x = F.gelu(self.state(hidden / 4) + self.around(around) + self.facts(facts))
+        return self.out(F.gelu(self.middle(x)))[:, 0]  # type: ignore[no-any-return]
+
+    def forward(self, view: GateView) -> GateAnswer:
+        """Open rows and attended frames; see `GateView` for the shapes."""
+        reading = read(view, self.config)
+        due = self.logit(view.hidden, view.around, self.known(view, reading)) > self.config.threshold
+        hold = self.config.hold_frames
+        overdue = (reading.frame < reading.edge - hold) & (old_share(reading, hold) >= self.config.old_mass)
+        return GateAnswer((due | overdue) & ~reading.barred, reading.frame)

@@ -12,10 +12,11 @@ from asr.additive_recogniser import AdditiveRecogniser
 from asr.config import AnchorConfig, ChunkSetting, GateConfig, SessionLimits, SessionSettings
 from asr.cross import CrossDecoder
 from asr.cross_recogniser import CrossRecogniser
+from asr.ctc import CtcHead
 from asr.encoder import whisper_encoder
 from asr.errors import CheckpointError
 from asr.frontend import Frontend
-from asr.gate import AttentionGate
+from asr.gate import AttentionGate, Gate, LearnedGate
 from asr.units import FRAMES_PER_STEP, STEP_MS
 from asr.vocabulary import Vocabulary
 
@@ -45,6 +46,9 @@ class CrossConfig:
     left_context_frames: int = 500
     gate: GateConfig = field(default_factory=GateConfig)
     anchors: AnchorConfig = field(default_factory=AnchorConfig)
+    gate_hidden: int | None = None  # width of the learned gate; None: the attention gate
+    ctc_hidden: int | None = None  # width of the CTC head; None: there is none
+    ctc_pieces: int = 0
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> CrossConfig:
@@ -84,6 +88,12 @@ def build_cross(config: CrossConfig, vocabulary: Vocabulary) -> CrossRecogniser:
     banned[list(config.banned)] = True
     banned_first = torch.zeros(size, dtype=torch.bool)
     banned_first[list(config.banned_first)] = True
+    gate: Gate = AttentionGate(config.gate)
+    if config.gate_hidden is not None:
+        gate = LearnedGate(config.gate, dim=config.dim, hidden=config.gate_hidden)
+    ctc = None
+    if config.ctc_hidden is not None:
+        ctc = CtcHead(dim=config.dim, hidden=config.ctc_hidden, pieces=config.ctc_pieces)
     return CrossRecogniser(
         frontend=Frontend(mel_bins=config.mel_bins, dim=config.dim),
         encoder=whisper_encoder(
@@ -100,7 +110,7 @@ def build_cross(config: CrossConfig, vocabulary: Vocabulary) -> CrossRecogniser:
             text_positions=config.text_positions,
             alignment_heads=config.alignment_heads,
         ),
-        gate=AttentionGate(config.gate),
+        gate=gate,
         anchors=config.anchors,
         prompt=config.prompt,
         end_id=config.end_id,
@@ -109,6 +119,7 @@ def build_cross(config: CrossConfig, vocabulary: Vocabulary) -> CrossRecogniser:
         banned=banned,
         banned_first=banned_first,
         max_frames=config.max_frames,
+        ctc=ctc,
     )
 
 
@@ -140,12 +151,13 @@ class Model:
     def lateness_steps(self, settings: SessionSettings) -> int:
         """Steps after a word's end within which its text comes, if it comes.
 
-        These are the delay, what the gate may hold an unsure token back for, and the right context, within which a
-        frame is still encoded anew.
+        These are the delay, what the gate may hold an unsure token or one that looks like a repeat back for, and the
+        right context, within which a frame is still encoded anew.
         """
         late = settings.chunk.right_frames
         if isinstance(self.config, CrossConfig):
-            late += max(0, self.config.gate.offset_frames) + self.config.gate.hold_frames
+            gate = self.config.gate
+            late += max(0, gate.offset_frames) + max(gate.hold_frames, gate.stuck_frames)
         return settings.delay_steps - (-late // FRAMES_PER_STEP)
 
     def describe(self) -> dict[str, object]:
