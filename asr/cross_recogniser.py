@@ -209,6 +209,7 @@ class CrossRecogniser(nn.Module):
             ctc_heard=zero(state.ctc_heard),
             ctc_window=zero(state.ctc_window),
             ctc_labels=state.ctc_labels.index_fill(0, rows, self.ctc.blank if self.ctc else 0),
+            ctc_probability=zero(state.ctc_probability),
             heard=zero(state.heard),
             anchor=zero(state.anchor),
             clock=zero(state.clock),
