@@ -116,6 +116,11 @@ def test_its_memory_is_bounded(steps: list[tuple[int, list[float]]], block: int)
         assert len(state.tokens) <= 32
 
 
+def test_it_remembers_no_more_text_than_the_longest_loop_needs(dog: Watchdog) -> None:
+    _, state = dog.step(range(200), SPEECH * 200, WatchdogState())
+    assert state.tokens == tuple(range(168, 200))
+
+
 def test_levels() -> None:
     loud = np.full(320, 0.5, dtype=np.float32)
     assert levels_db(np.concatenate([loud, 0 * loud, loud[:100]])) == [pytest.approx(-6.02, abs=0.01), FLOOR_DB]

@@ -1,6 +1,7 @@
 """The short programs that show the API, run as a user runs them."""
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -8,10 +9,12 @@ from types import ModuleType
 import pytest
 import soundfile
 
+import asr
 from asr.checkpoint import save
+from server.cli import main
 from tests.scripted import say, scripted_model
 from tests.test_layers import ROOT
-from tests.tiny_model import tiny_model
+from tests.tiny_model import bursts, tiny_model
 
 PROGRAMS = ("transcribe_file", "live_session")
 
@@ -48,6 +51,23 @@ def test_it_runs_with_a_checkpoint_folder(
     soundfile.write(tmp_path / "a.wav", [0.0] * 32_000, 16_000)
     assert program(name, monkeypatch).main([str(tmp_path / "a.wav"), str(tmp_path / "saved")]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_the_command_writes_what_the_api_gives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tiny_model(tmp_path), tmp_path / "saved", "# Tiny")
+    paths = [tmp_path / f"{name}.wav" for name in "abc"]
+    for seed, path in enumerate(paths):
+        soundfile.write(path, bursts(1.5 + seed / 3, seed).numpy(), 16_000, subtype="FLOAT")
+    flags = ["--model", str(tmp_path / "saved"), "--delay-ms", "80", "--chunk-ms", "160", "--batch-size", "2"]
+    assert main(["transcribe", *flags, "--threads", "1", "--format", "json", *map(str, paths)]) == 0
+    results = {line["file"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
+    model = asr.load(tmp_path / "saved")
+    for path in paths:
+        expected = asr.transcribe(model, path, delay_ms=80, chunk_ms=160).to_json(str(path))
+        (result,) = (line for name, line in results.items() if path.name in name)
+        assert result["text"] == expected["text"]
+        assert result["settings"] == expected["settings"]
+        assert [word["start"] for word in result["words"]] == [word["start"] for word in expected["words"]]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
