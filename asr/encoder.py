@@ -1,4 +1,4 @@
-"""The chunked encoder: blocks of final, provisional and silence frames over a memory of final ones (docs/design.md §2)."""
+"""The chunked encoder: blocks of final, provisional and silence frames over final ones (docs/design.md §2)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ MEL_FLOOR = -6.5  # log10; Whisper's per-clip floor (maximum - 8) needs the whol
 
 
 def mel_filters(bins: int) -> np.ndarray:
-    """Slaney-scale, Slaney-normalised triangular filters [201, bins], 0 to 8000 Hz, as librosa and Whisper have them."""
+    """Slaney-scale, Slaney-normalised triangular filters [201, bins], 0 to 8000 Hz, as Whisper has them."""
 
     def to_hz(mel: np.ndarray) -> np.ndarray:
         linear = mel * (200.0 / 3)
@@ -36,7 +36,8 @@ def mel_filters(bins: int) -> np.ndarray:
     width = np.diff(edges)
     rising, falling = -slope[:-2] / width[:-1, None], slope[2:] / width[1:, None]
     triangle = np.maximum(0, np.minimum(rising, falling))
-    return (triangle * (2.0 / (edges[2:] - edges[:-2]))[:, None]).T.astype(np.float32)
+    filters: np.ndarray = (triangle * (2.0 / (edges[2:] - edges[:-2]))[:, None]).T.astype(np.float32)
+    return filters
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,13 @@ class Frontend(nn.Module):
     def silent_conv1(self) -> Tensor:
         """[C] what the first convolution says of lasting silence."""
         mel = self.conv1.weight.new_full((1, self.mel_bins, 3), self.floor)
-        return F.gelu(self.conv1(mel))[0, :, 0]
+        said: Tensor = F.gelu(self.conv1(mel))
+        return said[0, :, 0]
 
     def silent_frame(self) -> Tensor:
         """[C] the stem's output on the mel floor: the constant that silence frames are made of."""
-        return F.gelu(self.conv2(self.silent_conv1()[None, :, None].expand(1, -1, 3)))[0, :, 0]
+        said: Tensor = F.gelu(self.conv2(self.silent_conv1()[None, :, None].expand(1, -1, 3)))
+        return said[0, :, 0]
 
     def init_state(self, batch: int) -> FrontendState:
         """Streams that have been silent for ever."""
@@ -94,7 +97,7 @@ class Frontend(nn.Module):
         """[B, 360 + 160 T] -> log-mel [B, F, T] of the T complete windows, scaled as Whisper scales it."""
         window = samples.unfold(1, WINDOW_SAMPLES, MEL_SAMPLES) * self.window  # [B, T, 400]
         power = torch.fft.rfft(window.float()).abs().square()  # [B, T, 201]
-        mel = (power @ self.filters).clamp(min=1e-10).log10().clamp(min=MEL_FLOOR)
+        mel: Tensor = (power @ self.filters).clamp(min=1e-10).log10().clamp(min=MEL_FLOOR)
         return ((mel + 4) / 4).transpose(1, 2).to(self.conv1.weight.dtype)
 
     def step(self, samples: Tensor, lens: Tensor, state: FrontendState) -> tuple[Tensor, Tensor, Tensor, FrontendState]:
@@ -113,7 +116,8 @@ class Frontend(nn.Module):
         """
         if samples.shape[1] % STEP_SAMPLES or bool((lens % STEP_SAMPLES).any()):
             raise AudioFormatError(
-                f"samples came in lengths {lens.tolist()} of {samples.shape[1]}; whole steps of {STEP_SAMPLES} are needed"
+                f"samples came in lengths {lens.tolist()} of {samples.shape[1]}; whole steps of {STEP_SAMPLES} are "
+                "needed"
             )
         valid = torch.arange(samples.shape[1], device=samples.device) < lens[:, None]
         samples = torch.where(valid, samples, 0.0)
@@ -122,7 +126,7 @@ class Frontend(nn.Module):
             raise InvalidSamples(f"row {row} holds NaN or infinity; samples must be finite")
         heard = torch.cat([state.tail, samples], 1)
         newest = self.log_mel(heard)  # [B, F, N/160]
-        loudness = newest.mean(1).unflatten(1, (-1, 2)).amax(2)
+        loudness = newest.mean(1).view(newest.shape[0], -1, 2).amax(2)
         mel = torch.cat([state.conv1, newest], 2)
         first = torch.cat([state.conv2, F.gelu(self.conv1(mel))], 2)
         frames = F.gelu(self.conv2(first)).transpose(1, 2)  # [B, N/320, C]

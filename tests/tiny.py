@@ -13,6 +13,7 @@ from asr.additive_recogniser import AdditiveRecogniser
 from asr.config import AnchorConfig, ChunkSetting, GateConfig, RowSettings, SessionSettings
 from asr.cross import CrossDecoder
 from asr.cross_recogniser import CrossRecogniser
+from asr.ctc import CtcHead
 from asr.encoder import Encoder, causal_encoder, whisper_encoder
 from asr.frontend import Frontend
 from asr.gate import AttentionGate, Gate, GateAnswer, GateView
@@ -87,6 +88,10 @@ def tiny_cross_decoder(text_positions: int = 48) -> CrossDecoder:
     )
 
 
+def tiny_ctc() -> CtcHead:
+    return randomised(CtcHead(dim=DIM, hidden=10, pieces=6), seed=2)
+
+
 def word_tables() -> dict[str, Tensor]:
     """Pieces 0..9 begin words, 10..17 continue them, 18..20 are signs, the rest is special."""
     index = torch.arange(VOCABULARY)
@@ -114,6 +119,7 @@ def tiny_cross(
     text_positions: int = 48,
     max_frames: int = 120,
     left_context_frames: int = 40,
+    ctc: CtcHead | None = None,
 ) -> CrossRecogniser:
     if gate is None:
         gate = AttentionGate(
@@ -129,6 +135,7 @@ def tiny_cross(
             prompt=PROMPT,
             end_id=END,
             max_frames=max_frames,
+            ctc=ctc,
             **word_tables(),
         ),
         seed=3,

@@ -398,6 +398,31 @@ class AdapterPart(_Part):
         return F.gelu(frames @ first.T) @ second.T
 
 
+class CtcHeadPart(_Part):
+    """The CTC head: frames to log-probabilities of steps."""
+
+    grain, ratio, largest = 4, 4, 16
+
+    def __init__(self) -> None:
+        self.head = tiny.tiny_ctc()
+
+    def input(self, time: int, seed: int) -> Tensor:
+        return noise(time, tiny.DIM, seed=seed)
+
+    def init_state(self, batch: int, *, largest: int | None = None) -> Tensor:
+        return self.head.init_state(batch)
+
+    def step(self, x: Tensor, lens: Tensor, state: Tensor) -> tuple[list[Tensor], Tensor]:
+        log_probs, steps, state = self.head.step(x, lens, state)
+        return valid_rows(log_probs, steps), state
+
+    def reset(self, state: Tensor, rows: Tensor) -> Tensor:
+        return state.index_copy(0, rows, self.head.init_state(len(rows)))
+
+    def whole(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
+        return self.head(x[None])[0]
+
+
 class RecogniserPart(_Part):
     """A whole recogniser of either family through the decode loop, one settings entry a row.
 
@@ -444,6 +469,18 @@ class RecogniserPart(_Part):
 
     def reset(self, state: Any, rows: Tensor) -> Any:
         return self.model.reset(state, rows)
+
+
+class PreviewPart(RecogniserPart):
+    """The cross recogniser's CTC preview: an output is what it shows after a block."""
+
+    def alone(self, row: int) -> PreviewPart:
+        return PreviewPart(self.model, self.settings[row], causal=False)
+
+    def step(self, x: Tensor, lens: Tensor, state: Any) -> tuple[list[Tensor], Any]:
+        _, state = decode_block(self.model, x, lens, self._rows(len(x)), state)
+        shown = torch.cat([state.ctc_labels, state.ctc_probability], 1)
+        return [row[None] for row in shown], state
 
 
 class AdditivePart(RecogniserPart):

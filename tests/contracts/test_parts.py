@@ -16,6 +16,7 @@ from tests.contracts.parts import (
     AdditiveDecoderPart,
     CollapsePart,
     CrossDecoderPart,
+    CtcHeadPart,
     EncoderPart,
     FrontendPart,
     RightContextPart,
@@ -32,6 +33,7 @@ ANY_CHUNKS: dict[str, Maker] = {  # parts whose outputs no chunking changes
     "cross decoder": CrossDecoderPart,
     "additive decoder": AdditiveDecoderPart,
     "adapter": AdapterPart,
+    "ctc head": CtcHeadPart,
     "collapse": lambda: CollapsePart("reference"),
     "collapse numba": lambda: CollapsePart("numba"),
 }

@@ -14,7 +14,7 @@ from asr.recogniser import WAIT
 from asr.units import STEP_SAMPLES
 from tests import tiny
 from tests.contracts import streaming as laws
-from tests.contracts.parts import AdditivePart, RecogniserPart
+from tests.contracts.parts import AdditivePart, PreviewPart, RecogniserPart
 from tests.contracts.recogniser_laws import (
     STILL,
     check_additive_offline,
@@ -158,6 +158,19 @@ def test_additive_streaming_equals_the_training_forward(steps: int) -> None:
 @pytest.mark.parametrize("chosen", [tiny.settings(1, 1), tiny.settings(1, 3), tiny.settings(1, 2, 8, 4)])
 def test_cross_streaming_equals_the_training_forward(chosen: SessionSettings) -> None:
     check_cross_offline(tiny.tiny_cross(anchors=STILL, gate=tiny.EverySecondStep()), chosen, 18)
+
+
+def test_the_preview_keeps_the_laws_of_rows_and_memory() -> None:
+    # Room for the largest chunk alone makes the window that is shown as long as in the batch.
+    chosen = (tiny.settings(1, 2, 8, 4), tiny.settings(2, 2, 4, 0))
+    part = PreviewPart(tiny.tiny_cross(ctc=tiny.tiny_ctc()), *chosen, causal=False)
+    sizes = [blocks(part, 0, 30), blocks(part, 1, 24)]
+    xs = [part.input(sum(size), 50 + b) for b, size in enumerate(sizes)]
+    laws.check_isolation(part, xs, sizes)
+    laws.check_idle(part, xs, sizes, [(True, False), (False, True), (True, True)] * 8)
+    halves = [sizes[1][:4], sizes[1][4:]]
+    laws.check_reset(part, xs[0], part.input(sum(sizes[0]), 52), xs[1], [sizes[0], sizes[0], *halves])
+    laws.check_memory(part.alone(0), xs[0], sizes[0])
 
 
 @pytest.mark.parametrize("chosen", [tiny.settings(1, 2, 8, 4), tiny.settings(1, 2)])
