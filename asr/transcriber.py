@@ -21,13 +21,14 @@ from asr.audio import open_audio
 from asr.clock import ClockMap
 from asr.config import SessionSettings
 from asr.errors import AudioFormatError, ConfigError, InvalidSamples, StreamClosed
+from asr.loudness import Quiet, levels_db
 from asr.model import Model
 from asr.recogniser import WAIT
 from asr.resample import Samples
 from asr.slots import RowResult, StreamEngine
 from asr.text import AssemblerState, StepText, TextDelta, WordLog
 from asr.units import FRAME_SAMPLES, MEL_SAMPLES, SAMPLE_RATE, STEP_SAMPLES, samples_to_ms
-from asr.watchdog import Watchdog, WatchdogState, levels_db
+from asr.watchdog import Watchdog, WatchdogState
 from asr.words import DecodeStats, Transcript
 
 __all__ = ["FlushRule", "Stream", "advance", "transcribe"]
@@ -103,6 +104,7 @@ class Stream:
         self._quiet_steps = 0
         self._clock = ClockMap()
         self._text = AssemblerState()
+        self._quiet = Quiet()
         self._closed = False
         self._row = engine.acquire(settings)
 
@@ -128,6 +130,11 @@ class Stream:
     def due(self) -> bool:
         """Whether a block can be decoded without more audio."""
         return not self._closed and (self.flushing or self._buffered >= self._chunk)
+
+    @property
+    def quiet_ms(self) -> int:
+        """For how long the decoded audio has not been louder than its background."""
+        return self._quiet.ms
 
     @property
     def word_open(self) -> bool:
@@ -223,8 +230,10 @@ class Stream:
             silence_steps = self._silence // STEP_SAMPLES
             over = not self._owed and self._rule.over(silence_steps=silence_steps, quiet_steps=self._quiet_steps)
         self._count(result)
+        levels = levels_db(block.samples[: block.audio])
+        self._quiet = self._quiet.step(levels)
         if not block.silence:
-            self._watch(result, block.samples)
+            self._watch(result, levels)
         if over:
             self.flushing, self._flushed_at = False, self.processed
         delta, self._text = self.engine.assembler.step(
@@ -249,10 +258,8 @@ class Stream:
             re_anchors=result.re_anchors,
         )
 
-    def _watch(self, result: RowResult, samples: Samples) -> None:
-        alarm, self._watched = self._watchdog.step(
-            [step.token for step in result.steps], levels_db(samples), self._watched
-        )
+    def _watch(self, result: RowResult, levels: list[float]) -> None:
+        alarm, self._watched = self._watchdog.step([step.token for step in result.steps], levels, self._watched)
         if alarm is not None:
             self.engine.ask_re_anchor(self._row)
             self.stats = replace(self.stats, watchdog_re_anchors=self.stats.watchdog_re_anchors + 1)

@@ -10,29 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
-
 from asr.errors import ConfigError
 from asr.recogniser import WAIT
-from asr.resample import Samples
-from asr.units import FRAME_SAMPLES, FRAMES_PER_STEP
-
-FLOOR_DB = -70.0
-"""Level of digital silence: nothing counts as quieter, so that the faintest hiss after it is not loud."""
+from asr.units import FRAMES_PER_STEP
 
 Alarm = Literal["wait", "loop"]
-
-
-def levels_db(samples: Samples) -> list[float]:
-    """Root mean square of each whole 20 ms of [N] samples, in dB of full scale, at least `FLOOR_DB`.
-
-    >>> levels_db(np.full(700, 0.1, dtype=np.float32))
-    [-20.0, -20.0]
-    """
-    whole = samples[: len(samples) // FRAME_SAMPLES * FRAME_SAMPLES].reshape(-1, FRAME_SAMPLES)
-    power = np.square(whole, dtype=np.float64).mean(axis=1)
-    levels = 10 * np.log10(np.maximum(power, 10 ** (FLOOR_DB / 10)))
-    return [round(level, 3) for level in levels.tolist()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +80,7 @@ class Watchdog:
 
         Args:
             tokens: its steps' outputs, waits included.
-            levels: of its frames, see `levels_db`.
+            levels: of its frames, see `asr.loudness`.
             state: what the block before left.
         Returns:
             what is wrong, or None, and the new state.

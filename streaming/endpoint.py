@@ -44,26 +44,29 @@ def ends_sentence(text: str) -> bool:
 class Endpointer:
     """Groups a session's words into segments.
 
-    A word is committed some time after it was spoken. The pause is counted up to the last moment from which a word
-    would have been committed by now, so that a late word is not taken for silence.
+    A word is committed some time after it was spoken: that none came says nothing about the last moments. So a pause
+    is one that is quiet as well; where the background is never quiet, it counts up to the last moment from which a word
+    would surely have been committed by now.
 
     Args:
-        lateness_ms: how late words are committed.
+        delay_ms: how late words are committed as a rule; lateness_ms: at the latest.
         config: when a segment ends.
     """
 
-    def __init__(self, *, lateness_ms: int, config: EndpointConfig | None = None) -> None:
+    def __init__(self, *, delay_ms: int, lateness_ms: int, config: EndpointConfig | None = None) -> None:
         self.config = config or EndpointConfig()
-        self._lateness_ms = lateness_ms
+        self._delay_ms, self._lateness_ms = delay_ms, lateness_ms
         self._words: list[Word] = []
         self._first = 0
 
-    def step(self, delta: TextDelta, *, processed_ms: int, word_open: bool, flushed: bool) -> list[Segment]:
+    def step(
+        self, delta: TextDelta, *, processed_ms: int, quiet_ms: int, word_open: bool, flushed: bool
+    ) -> list[Segment]:
         """The segments that end here.
 
         Args:
             delta: what is new.
-            processed_ms: audio decoded.
+            processed_ms: audio decoded; quiet_ms: how much of its end is no louder than the background.
             word_open: whether a word is under way.
             flushed: whether nothing more can come of the audio so far.
         """
@@ -80,10 +83,11 @@ class Endpointer:
         if self._words and flushed:
             found.append(self._segment("flush"))
         elif self._words and not word_open:
-            pause = processed_ms - self._lateness_ms - self._words[-1].end_ms
-            if pause >= self.config.pause_ms:
+            since_ms = processed_ms - self._words[-1].end_ms
+            pause_ms = max(min(quiet_ms, since_ms - self._delay_ms), since_ms - self._lateness_ms)
+            if pause_ms >= self.config.pause_ms:
                 found.append(self._segment("pause"))
-            elif pause >= self.config.sentence_pause_ms and ends_sentence(self._words[-1].text):
+            elif pause_ms >= self.config.sentence_pause_ms and ends_sentence(self._words[-1].text):
                 found.append(self._segment("sentence"))
         return found
 

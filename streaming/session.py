@@ -131,7 +131,8 @@ class Session:
         self._arrays = _ArrayIntake(sample_rate=sample_rate, channels=channels, channel=channel)
         self._fed: type | None = None
         self.delays = EmissionDelayMeter()
-        self._endpointer = Endpointer(lateness_ms=model.lateness_steps(settings) * STEP_MS, config=endpoint)
+        lateness_ms = model.lateness_steps(settings) * STEP_MS
+        self._endpointer = Endpointer(delay_ms=delay_ms, lateness_ms=lateness_ms, config=endpoint)
         self._log = WordLog() if keep_words else None
         self._word_count = 0
         self._events: list[Event] = []
@@ -201,7 +202,9 @@ class Session:
             self._stream.feed(self._intake.drain())
         self._stream.begin_flush()
         self._run()
-        self._events.extend(self._endpointer.step(TextDelta(), processed_ms=0, word_open=False, flushed=True))
+        self._events.extend(
+            self._endpointer.step(TextDelta(), processed_ms=0, quiet_ms=0, word_open=False, flushed=True)
+        )
 
     def close(self, now_ms: int | None = None, *, decode_rest: bool = True) -> None:
         """Ends the session; `Closed` is its last event. Harmless when called twice.
@@ -274,6 +277,7 @@ class Session:
             self._endpointer.step(
                 delta,
                 processed_ms=samples_to_ms(self._stream.processed),
+                quiet_ms=self._stream.quiet_ms,
                 word_open=self._stream.word_open,
                 flushed=False,
             )

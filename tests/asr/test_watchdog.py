@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from asr.errors import ConfigError
 from asr.recogniser import WAIT
-from asr.watchdog import FLOOR_DB, Alarm, Watchdog, WatchdogConfig, WatchdogState, levels_db
+from asr.watchdog import Alarm, Watchdog, WatchdogConfig, WatchdogState
 
 SPEECH = [-20.0, -50.0, -20.0, -25.0]  # a step of four frames, one of them between words
 SILENCE = [-60.0] * 4
@@ -119,12 +119,6 @@ def test_its_memory_is_bounded(steps: list[tuple[int, list[float]]], block: int)
 def test_it_remembers_no_more_text_than_the_longest_loop_needs(dog: Watchdog) -> None:
     _, state = dog.step(range(200), SPEECH * 200, WatchdogState())
     assert state.tokens == tuple(range(168, 200))
-
-
-def test_levels() -> None:
-    loud = np.full(320, 0.5, dtype=np.float32)
-    assert levels_db(np.concatenate([loud, 0 * loud, loud[:100]])) == [pytest.approx(-6.02, abs=0.01), FLOOR_DB]
-    assert levels_db(np.zeros(0, dtype=np.float32)) == []
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,15 @@ def added(*words: Word, amended: tuple[int, Word] | None = None) -> TextDelta:
 
 
 class Watch:
-    def __init__(self, lateness_ms: int = 0, config: EndpointConfig | None = None) -> None:
-        self.endpointer = Endpointer(lateness_ms=lateness_ms, config=config)
+    def __init__(self, delay_ms: int = 0, lateness_ms: int = 0, config: EndpointConfig | None = None) -> None:
+        self.endpointer = Endpointer(delay_ms=delay_ms, lateness_ms=lateness_ms, config=config)
 
-    def at(self, processed_ms: int, *words: Word, open: bool = False, flushed: bool = False) -> list[Segment]:
-        return self.endpointer.step(added(*words), processed_ms=processed_ms, word_open=open, flushed=flushed)
+    def at(
+        self, processed_ms: int, *words: Word, quiet_ms: int = 0, open: bool = False, flushed: bool = False
+    ) -> list[Segment]:
+        return self.endpointer.step(
+            added(*words), processed_ms=processed_ms, quiet_ms=quiet_ms, word_open=open, flushed=flushed
+        )
 
 
 def test_a_pause_ends_a_segment() -> None:
@@ -55,6 +59,16 @@ def test_words_that_come_late_are_waited_for() -> None:
     assert len(watch.at(600 + 800 + 900)) == 1
 
 
+def test_in_a_quiet_pause_the_usual_delay_is_enough() -> None:
+    watch = Watch(delay_ms=480, lateness_ms=2000)
+    watch.at(1500, word("day", 320, 600))
+    assert watch.at(600 + 800 + 479, quiet_ms=1200) == []
+    assert watch.at(600 + 800 + 480, quiet_ms=799) == []
+    assert watch.at(600 + 800 + 480, quiet_ms=800)[0].reason == "pause"
+    watch.at(5000, word("day.", 4000, 4500))
+    assert watch.at(4500 + 500 + 480, quiet_ms=500)[0].reason == "sentence"
+
+
 def test_a_word_under_way_is_no_pause() -> None:
     watch = Watch()
     watch.at(700, word("day", 320, 600))
@@ -72,10 +86,10 @@ def test_late_punctuation_reaches_the_segment_under_way_and_leaves_a_finished_on
     watch = Watch()
     watch.at(700, word("good", 100, 300), word("day", 320, 600))
     change = added(amended=(1, word("day.", 320, 600)))
-    assert watch.endpointer.step(change, processed_ms=800, word_open=False, flushed=False) == []
+    assert watch.endpointer.step(change, processed_ms=800, quiet_ms=0, word_open=False, flushed=False) == []
     assert watch.at(1100)[0].text == "good day."
     late = added(word("you", 1200, 1300), amended=(1, word("day.)", 320, 600)))
-    watch.endpointer.step(late, processed_ms=1400, word_open=False, flushed=False)
+    watch.endpointer.step(late, processed_ms=1400, quiet_ms=0, word_open=False, flushed=False)
     assert watch.at(2200) == [Segment(text="you", first=2, count=1, start_ms=1200, end_ms=1300, reason="pause")]
 
 
