@@ -69,22 +69,22 @@ def test_rows_of_different_chunks_in_any_turns_equal_the_rows_alone(
     family: Family, turns: list[tuple[bool, ...]]
 ) -> None:
     part = family()
-    sizes = [blocks(part, row, count) for row, count in enumerate((26, 12, 16))]
+    sizes = [blocks(part, row, count) for row, count in enumerate((20, 9, 13))]
     laws.check_idle(part, [part.input(sum(size), 20 + row) for row, size in enumerate(sizes)], sizes, turns)
 
 
 @FAMILIES
 def test_a_row_in_a_ragged_batch_equals_the_row_alone(family: Family) -> None:
     part = family()
-    sizes = [blocks(part, row, 30) for row in range(3)]
+    sizes = [blocks(part, row, 22 - 5 * row) for row in range(3)]
     laws.check_isolation(part, [part.input(sum(size), 23 + row) for row, size in enumerate(sizes)], sizes)
 
 
 @FAMILIES
-@pytest.mark.parametrize("old_blocks", [1, 29])
+@pytest.mark.parametrize("old_blocks", [1, 27])
 def test_a_reused_row_equals_a_fresh_one(family: Family, old_blocks: int) -> None:
     part = family()
-    sizes = [blocks(part, 0, old_blocks), blocks(part, 0, 32), blocks(part, 1, 5)[:-1], blocks(part, 1, 6)]
+    sizes = [blocks(part, 0, old_blocks), blocks(part, 0, 18), blocks(part, 1, 5)[:-1], blocks(part, 1, 6)]
     xs = [part.input(sum(size), 26 + i) for i, size in enumerate((sizes[0], sizes[1], sizes[2] + sizes[3]))]
     laws.check_reset(part, *xs, sizes)
 
@@ -112,10 +112,10 @@ def test_nothing_changes_before_what_was_heard(family: Family, row: int, step: i
 @pytest.mark.parametrize("row", [0, 1, 2])
 def test_memory_is_constant_across_re_anchors(family: Family, row: int) -> None:
     part = family().alone(row)
-    sizes = blocks(part, 0, 120 // part.settings[0].chunk.chunk_steps)
+    sizes = blocks(part, 0, 88 // part.settings[0].chunk.chunk_steps)
     state = laws.check_memory(part, part.input(sum(sizes), 34), sizes)
     if family is cross:
-        assert int(state.re_anchors[0]) >= 3
+        assert int(state.re_anchors[0]) >= 2
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_memory_is_constant_across_re_anchors(family: Family, row: int) -> None:
 )
 def test_a_discarded_draft_of_a_block_leaves_no_trace(family: Family, chosen: SessionSettings) -> None:
     model = family().model
-    x = tiny.sound(STEP_SAMPLES * 60, 36)
+    x = tiny.sound(STEP_SAMPLES * 36, 36)
     without = drafted(model, x, chosen, None)
     assert drafted(model, x, chosen, 1) == without
     assert drafted(model, x, chosen, 2) == without
@@ -164,7 +164,7 @@ def test_the_preview_keeps_the_laws_of_rows_and_memory() -> None:
     # Room for the largest chunk alone makes the window that is shown as long as in the batch.
     chosen = (tiny.settings(1, 2, 8, 4), tiny.settings(2, 2, 4, 0))
     part = PreviewPart(tiny.tiny_cross(ctc=tiny.tiny_ctc()), *chosen, causal=False)
-    sizes = [blocks(part, 0, 30), blocks(part, 1, 24)]
+    sizes = [blocks(part, 0, 16), blocks(part, 1, 13)]
     xs = [part.input(sum(size), 50 + b) for b, size in enumerate(sizes)]
     laws.check_isolation(part, xs, sizes)
     laws.check_idle(part, xs, sizes, [(True, False), (False, True), (True, True)] * 8)
