@@ -119,7 +119,9 @@ class GateConfig:
     """The gates' numbers, in encoder frames of 20 ms unless a name says otherwise.
 
     Attributes:
-        offset_frames: added to 4 τ: how old what a token reads must be. Chosen so that the median word delay is about τ.
+        offset_frames: added to 4 τ: how old what a token reads must be, measured so that the median word delay is τ.
+        chunk_frames: at most so much is taken off again for the wait for the chunk's end.
+        least_frames: at least so old it must be.
         old_mass: share of the attention that must lie on frames older than that.
         hold_frames: how much longer an unsure token may be held back, at the most.
         sure_probability: a token below this is unsure.
@@ -127,12 +129,14 @@ class GateConfig:
         stuck_frames: a text so far behind the edge lets go of the guards against repeats.
         threshold: log-odds above which the learned gate opens.
         pause_frames: so long a gap between two tokens' frames is a pause.
-        loud_reach_frames, loud_frames: a word needs so many frames louder than the background within so many frames of
-            where it is read.
+        loud_behind_frames, loud_ahead_frames, loud_frames: from so far before to so far behind where a word is read
+            there must be so many frames louder than the background.
         sink_frames: the first frames draw attention for no reason; they are not looked at.
     """
 
-    offset_frames: int = 0
+    offset_frames: int = -5
+    chunk_frames: int = 6
+    least_frames: int = 3
     old_mass: float = 0.5
     hold_frames: int = 24
     sure_probability: float = 0.5
@@ -140,7 +144,8 @@ class GateConfig:
     pause_frames: int = 50
     stuck_frames: int = 60
     threshold: float = 0.0
-    loud_reach_frames: int = 10
+    loud_behind_frames: int = 10
+    loud_ahead_frames: int = 30
     loud_frames: int = 3
     sink_frames: int = 3
 

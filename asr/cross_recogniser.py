@@ -343,7 +343,8 @@ class CrossRecogniser(nn.Module):
         # The decoder took a full stop for the end, but somebody speaks on: begin anew behind the stop.
         back = state.heard - state.anchor - newest  # frames since the newest token's
         place = torch.arange(state.loudness.shape[1], 0, -1, device=span.device)  # frames before the end of `heard`
-        voiced = (state.loudness > (state.quietest + 0.25)[:, None]) & (place < (back - anchors.tail_frames)[:, None])
+        reach = (back - anchors.tail_frames).clamp(max=anchors.keep_frames)  # the same however long the history is
+        voiced = (state.loudness > (state.quietest + 0.25)[:, None]) & (place < reach[:, None])
         speaks_on = state.ended & (state.count > 0) & (voiced.sum(1) >= anchors.voiced_frames)
         return state.asked | (span > limit) | pause | (state.count > anchors.text_limit) | speaks_on
 
@@ -440,6 +441,7 @@ class CrossRecogniser(nn.Module):
             now=torch.minimum((state.clock + 1) * FRAMES_PER_STEP, state.heard) - state.anchor,
             frames=state.heard - state.anchor,
             delay=settings.delay,
+            chunk_steps=settings.chunk_steps,
             hidden=said.hidden,
             around=self._around(settings, state),
             candidate=candidate,
@@ -476,7 +478,7 @@ class CrossRecogniser(nn.Module):
         size = state.loudness.shape[1]
         place = torch.arange(frames, device=state.heard.device) + (state.anchor - state.heard)[:, None] + size
         known = state.loudness.gather(1, place.clamp(0, size - 1)) > (state.quietest + 0.25)[:, None]
-        return (place < 0) | (known & (place < size))
+        return (place < size - self.anchors.keep_frames) | (known & (place < size))
 
     def _allowed(self, logits: Tensor, state: CrossState) -> Tensor:
         """Logits with what may not be written at -inf: special pieces, and letters without a word to continue."""

@@ -26,7 +26,7 @@ class GateView:
         attention: [B, S] alignment heads' mean attention of the row over the memory's frames.
         now: [B] frames heard when the step is, the chunk's lookahead not counted.
         frames: [B] real frames in the memory, silence not counted.
-        delay: [B] τ in steps.
+        delay: [B] τ in steps; chunk_steps: [B] steps of the block.
         hidden: [B, C] the decoder's state; around: [B, C] the encoder's frames around now - τ, their mean.
         candidate: [B] the token that would be committed; `probability` [B] of it.
         begins_word: [B] whether it begins a word; letters: [B] whether it holds a letter or digit.
@@ -40,6 +40,7 @@ class GateView:
     now: Tensor
     frames: Tensor
     delay: Tensor
+    chunk_steps: Tensor
     hidden: Tensor
     around: Tensor
     candidate: Tensor
@@ -105,7 +106,10 @@ def read(view: GateView, config: GateConfig) -> Reading:
     total = looked.sum(1).clamp(min=1e-9)
     # The median of the attention, not its peak: single frames far ahead draw attention for no reason.
     frame = (looked.cumsum(1) < 0.5 * total[:, None]).sum(1).clamp(max=index.shape[0] - 1)
-    edge = view.now - view.delay * FRAMES_PER_STEP - config.offset_frames
+    # A step waits for its chunk, half of it on average: short chunks' wait is taken off, so that the median is about τ.
+    waits = (FRAMES_PER_STEP * (view.chunk_steps - 1) // 2).clamp(max=config.chunk_frames)
+    age = (view.delay * FRAMES_PER_STEP + config.offset_frames - waits).clamp(min=config.least_frames)
+    edge = view.now - age
 
     careful = torch.where(frame - last > config.pause_frames, 0, view.since_pause) < config.careful_tokens
     unsure = careful | (view.probability < config.sure_probability)
@@ -115,7 +119,8 @@ def read(view: GateView, config: GateConfig) -> Reading:
     behind = torch.where(index < (last - 25)[:, None], everywhere, 0.0).sum(1) > 0.5 * everywhere.sum(1)
     looks_back = some & ~stuck & behind & (everywhere.argmax(1) < last - 25)
     far_back = some & (frame < last - 100)
-    near = (index - frame[:, None]).abs() <= config.loud_reach_frames
+    ahead = index - frame[:, None]
+    near = (ahead >= -config.loud_behind_frames) & (ahead <= config.loud_ahead_frames)
     silent = view.letters & ((near & view.loud).sum(1) < config.loud_frames)
     barred = view.ended | looks_back | far_back | silent | _repeats(view, frame, stuck)
     return Reading(looked, total, frame, last, edge, unsure, barred)

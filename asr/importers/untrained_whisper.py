@@ -10,15 +10,14 @@ from asr.importers.whisper import whisper_weights
 from asr.model import CrossConfig, Model, build_cross
 from asr.vocabulary import Vocabulary
 
-CHUNK_STEPS = (1, 2, 4, 8, 16, 50)
-RIGHT_FRAMES = 16
+RIGHT_FRAMES = {1: 32, 2: 32, 4: 32, 8: 32, 16: 32, 50: 64}  # by chunk_steps: dearer the shorter the chunk
 SILENCE_FRAMES = 50
 DELAY_STEPS = tuple(range(1, 17))
 
 UNTRAINED_LIMITS = SessionLimits(
     chunks=tuple(
-        ChunkSetting(chunk_steps=steps, right_frames=RIGHT_FRAMES, silence_frames=SILENCE_FRAMES)
-        for steps in CHUNK_STEPS
+        ChunkSetting(chunk_steps=steps, right_frames=right, silence_frames=SILENCE_FRAMES)
+        for steps, right in RIGHT_FRAMES.items()
     ),
     delays=DELAY_STEPS,
 )

@@ -1,0 +1,182 @@
+"""Streamed word error rate and word emission delay over a manifest, for any delays and chunks, per subset.
+
+`python -m recipes.evaluate --model M --manifest DEV.jsonl --alignments DEV-ALIGNED.jsonl --delay-ms 480 --chunk-ms 320`
+prints a table and, with `--out`, writes one JSON line per setting. `--every N` takes every N-th clip of each subset.
+WER: jiwer after the English text normaliser, clips with an empty reference apart. Delay: audio clock, matched words
+only, against the aligned word ends, with the share of deleted words beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+import asr
+from asr.metrics import (
+    CharacterErrors,
+    CorpusErrors,
+    DelayStats,
+    bootstrap_interval,
+    count_character_errors,
+    count_corpus,
+    delay_stats,
+    word_delays,
+)
+from asr.model import Model
+from asr.resample import Samples
+from asr.words import Transcript
+from recipes.align import AlignedClip, read_alignments
+from recipes.data import Clip, group_by_subset, load_audio, read_manifest
+from streaming.files import transcribe_streams
+
+
+def chosen_clips(manifest: Path, *, every: int, subsets: Sequence[str]) -> tuple[Clip, ...]:
+    """Every `every`-th clip of each subset (all subsets if none is named)."""
+    groups = group_by_subset(read_manifest(manifest))
+    return tuple(clip for tag in groups if not subsets or tag in subsets for clip in groups[tag][::every])
+
+
+def transcripts(
+    model: Model, clips: Sequence[Clip], *, delay_ms: int, chunk_ms: int, batch_size: int
+) -> dict[str, Transcript]:
+    """Transcript by audio name; any error is raised, for data sets have no broken files."""
+
+    def audio(clip: Clip) -> Iterator[Samples]:
+        yield load_audio(clip.path).numpy()
+
+    ordered = sorted(clips, key=lambda clip: clip.duration_ms)
+    jobs = ((clip.audio, audio(clip)) for clip in ordered)
+    found: dict[str, Transcript] = {}
+    for key, result in transcribe_streams(model, jobs, delay_ms=delay_ms, chunk_ms=chunk_ms, batch_size=batch_size):
+        if not isinstance(result, Transcript):
+            raise result
+        found[key] = result
+    return found
+
+
+def measure(
+    clips: Sequence[Clip], results: dict[str, Transcript], aligned: dict[str, AlignedClip]
+) -> tuple[CorpusErrors, dict[str, DelayStats], CharacterErrors]:
+    """Word errors by subset, delays by subset ("all": over all), and character errors."""
+    tag = {clip.audio: clip.subset_tag or clip.source for clip in clips}
+    errors = count_corpus((tag[clip.audio], clip.text or "", results[clip.audio].text) for clip in clips)
+    delays: dict[str, DelayStats] = {}
+    for name in [*sorted(set(tag.values())), "all"]:
+        delays[name] = delay_stats(
+            word_delays(aligned[clip.audio].words, results[clip.audio].words)
+            for clip in clips
+            if clip.audio in aligned and name in ("all", tag[clip.audio])
+        )
+    characters = CharacterErrors()
+    for clip in clips:
+        if clip.text:
+            characters = characters + count_character_errors(clip.text, results[clip.audio].text)
+    return errors, delays, characters
+
+
+def report(
+    model: Model, clips: Sequence[Clip], aligned: dict[str, AlignedClip], *, delay_ms: int, chunk_ms: int, batch: int
+) -> dict[str, object]:
+    """Everything known of one setting, as it goes into a JSON line."""
+    begin = time.monotonic()
+    results = transcripts(model, clips, delay_ms=delay_ms, chunk_ms=chunk_ms, batch_size=batch)
+    seconds = time.monotonic() - begin
+    errors, delays, characters = measure(clips, results, aligned)
+    interval = bootstrap_interval(errors.clips, seed=1)
+    audio_seconds = sum(clip.duration_ms for clip in clips) / 1000
+    return {
+        "model": model.name,
+        "delay_ms": delay_ms,
+        "chunk_ms": chunk_ms,
+        "clips": len(clips),
+        "audio_seconds": round(audio_seconds, 1),
+        "wer": round(100 * errors.total.rate(), 2),
+        "interval": [round(100 * bound, 2) for bound in interval] if interval else None,
+        "cer": round(100 * characters.rate(), 2),
+        "delay": _delay(delays.pop("all")),
+        "subsets": {
+            tag: {
+                "wer": round(100 * counts.rate(), 2),
+                "words": counts.reference_length,
+                "substitutions": counts.substitutions,
+                "deletions": counts.deletions,
+                "insertions": counts.insertions,
+                "delay": _delay(delays[tag]),
+            }
+            for tag, counts in errors.by_tag.items()
+        },
+        "empty_reference_insertions": errors.empty_references.insertions,
+        "seconds": round(seconds, 1),
+        "real_time_factor": round(seconds / audio_seconds, 3),
+    }
+
+
+def _delay(stats: DelayStats) -> dict[str, object]:
+    pooled = stats.pooled
+    return {
+        "p50_ms": round(pooled.p50) if pooled else None,
+        "p90_ms": round(pooled.p90) if pooled else None,
+        "p95_ms": round(pooled.p95) if pooled else None,
+        "utterance_p50_ms": round(stats.utterance_means.p50) if stats.utterance_means else None,
+        "matched": stats.matched,
+        "reference_words": stats.reference_words,
+        "deletions": stats.deletions,
+    }
+
+
+def line(entry: dict[str, object]) -> str:
+    """One setting in a line for people."""
+    delay, subsets = entry["delay"], entry["subsets"]
+    assert isinstance(delay, dict) and isinstance(subsets, dict)
+    each = "  ".join(f"{tag} {values['wer']}" for tag, values in subsets.items())
+    return (
+        f"{entry['model']} delay {entry['delay_ms']} chunk {entry['chunk_ms']}: WER {entry['wer']} % "
+        f"{entry['interval']}, median delay {delay['p50_ms']} ms, p90 {delay['p90_ms']} ms | {each} | "
+        f"RTF {entry['real_time_factor']}"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """See the module's text."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="earlybird-en")
+    parser.add_argument("--manifest", type=Path, required=True)
+    parser.add_argument("--alignments", type=Path, required=True)
+    parser.add_argument("--delay-ms", type=int, nargs="+", default=[480])
+    parser.add_argument("--chunk-ms", type=int, nargs="+", default=[320])
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--subset", action="append", default=[])
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="one JSON line per setting is appended; settings there are skipped")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
+    model = asr.load(args.model)
+    clips = chosen_clips(args.manifest, every=args.every, subsets=args.subset)
+    aligned = dict(read_alignments(args.alignments))
+    done = set()
+    if args.out is not None and args.out.exists():
+        for row in args.out.read_text().splitlines():
+            entry = json.loads(row)
+            done.add((entry["delay_ms"], entry["chunk_ms"]))
+    for chunk_ms in args.chunk_ms:
+        for delay_ms in args.delay_ms:
+            if (delay_ms, chunk_ms) in done:
+                continue
+            entry = report(model, clips, aligned, delay_ms=delay_ms, chunk_ms=chunk_ms, batch=args.batch_size)
+            print(line(entry), flush=True)
+            if args.out is not None:
+                with args.out.open("a") as out:
+                    out.write(json.dumps(entry) + "\n")
+    print(f"{len(clips)} clips", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
