@@ -8,10 +8,9 @@ from itertools import pairwise
 
 import pytest
 import torch
-from torch import Tensor
 
 from asr.config import SessionSettings
-from asr.cross_recogniser import CrossRecogniser, CrossState, token_probability
+from asr.cross_recogniser import CrossRecogniser, CrossState
 from asr.decode import StepOutput, decode_block
 from asr.gate import Gate
 from asr.recogniser import WAIT, RowOutput
@@ -152,6 +151,32 @@ def test_the_watchdog_s_re_anchoring_feeds_no_text_again() -> None:
     assert int(after.clock[0]) == int(state.clock[0])
 
 
+@pytest.mark.parametrize("blocks", range(5, 12))
+def test_the_watchdog_s_re_anchoring_does_not_hear_written_words_again(blocks: int) -> None:
+    model = tiny.tiny_cross(gate=tiny.EverySecondStep())
+    *_, (_, _, state) = stream(model, blocks)
+    size, anchor = STEP_SAMPLES * 2, int(state.anchor[0])
+    newest = anchor + max(state.text_frames[0, : int(state.count[0])].tolist())
+    asked = model.ask_re_anchor(state, torch.tensor([0]))
+    after = model.listen(tiny.sound(size, 7)[None], torch.tensor([size]), tiny.rows_of(SETTINGS), asked)
+    assert int(after.anchor[0]) >= newest
+    assert int(after.anchor[0]) % FRAMES_PER_STEP == 0
+    assert int(after.anchor[0]) <= int(state.heard[0])
+    assert int(after.memory.frames[0]) > 0
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_something_of_the_block_is_left_when_the_text_was_read_from_behind_it(asked: bool) -> None:
+    model = tiny.tiny_cross(gate=tiny.EverySecondStep())
+    *_, (_, _, state) = stream(model, 6)
+    flag = torch.tensor([True])
+    state = replace(state, text_frames=state.text_frames + 30, ended=flag, asked=flag & asked)
+    model._must_re_anchor = lambda *_: flag  # type: ignore[method-assign]
+    size = STEP_SAMPLES * 2
+    after = model.listen(tiny.sound(size, 7)[None], torch.tensor([size]), tiny.rows_of(SETTINGS), state)
+    assert int(after.anchor[0]) == int(after.heard[0]) - FRAMES_PER_STEP
+
+
 def test_too_much_text_forces_a_new_anchor() -> None:
     anchors = replace(tiny.ANCHORS, text_limit=3, voiced_frames=10_000)
     model = tiny.tiny_cross(anchors=anchors, gate=tiny.EverySecondStep())
@@ -225,11 +250,3 @@ def test_waits_within_a_block_cost_no_decoder_row() -> None:
             waited = int(before.tokens[0]) == WAIT
             assert int(now.decoder_rows[0]) == (0 if waited else 1)
         assert int(outputs[0].decoder_rows[0]) >= 1
-
-
-def test_probability_is_the_token_s_own() -> None:
-    logits = torch.tensor([[0.0, 1.0, -torch.inf], [2.0, 0.0, 0.0]])
-    two = torch.zeros(2, dtype=torch.int64)
-    output = RowOutput(two.bool(), logits, two, two.bool(), two)
-    expected: Tensor = logits.softmax(-1)[[0, 1], [1, 0]]
-    torch.testing.assert_close(token_probability(output, torch.tensor([1, 0])), expected)

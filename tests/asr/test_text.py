@@ -272,7 +272,7 @@ def test_text_does_not_depend_on_how_steps_are_grouped(
 )
 def test_a_span_is_always_within_the_audio(first: int, length: int, gap: int, heard: int) -> None:
     previous = max(0, min(first + gap, heard))
-    start, end = word_span_ms(first, first + length, previous_end_ms=previous, heard_ms=heard)
+    start, end = word_span_ms(first, first + length, letters=length % 17, previous_end_ms=previous, heard_ms=heard)
     assert 0 <= start < end <= heard
     if previous + 20 <= end:
         assert start >= min(previous, end - 20)
