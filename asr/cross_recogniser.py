@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from asr.config import AnchorConfig, RowSettings
-from asr.cross import CrossDecoder, CrossMemory, DecoderState, log_probabilities
+from asr.anchoring import background, newest_frame, on_steps, place_anchor, roll
+from asr.config import AnchorConfig, GateConfig, RowSettings
+from asr.cross import CrossDecoder, CrossMemory, DecoderState
 from asr.ctc import CtcHead
 from asr.encoder import Encoder, EncoderState
 from asr.frontend import Frontend, FrontendState
 from asr.gate import Gate, GateView
+from asr.preview import Preview
 from asr.recogniser import WAIT, RowOutput
 from asr.units import FRAMES_PER_STEP
 
@@ -52,9 +54,7 @@ class CrossState:
         ended: [B] whether the decoder last said that the text ends here.
         asked: [B] whether a re-anchoring was asked for. re_anchors: [B] how many there were.
         row: what the last decoder row said.
-        ctc: [B, hidden] the CTC head's state at `ctc_heard` [B] final frames; ctc_window: [B] newest step that has a
-            label; ctc_labels, ctc_probability: [B, W] its
-            best label of the newest W steps, newest last, provisional ones included.
+        preview: what the CTC head says of the newest steps.
     """
 
     frontend: FrontendState
@@ -78,11 +78,7 @@ class CrossState:
     asked: Tensor
     re_anchors: Tensor
     row: Heard
-    ctc: Tensor
-    ctc_heard: Tensor
-    ctc_window: Tensor
-    ctc_labels: Tensor
-    ctc_probability: Tensor
+    preview: Preview
 
 
 class CrossRecogniser(nn.Module):
@@ -97,6 +93,7 @@ class CrossRecogniser(nn.Module):
         begins_word: [V] whether a piece begins a word. letters: [V] whether it holds a letter or digit.
         banned: [V] pieces never written; banned_first: [V] those not written first.
         max_frames: encoder positions there are.
+        pause_frames: so long a gap between two tokens' frames is a pause (the gate's number).
         ctc: previews the tail, where there is one.
     """
 
@@ -121,12 +118,13 @@ class CrossRecogniser(nn.Module):
         banned: Tensor,
         banned_first: Tensor,
         max_frames: int,
+        pause_frames: int = GateConfig.pause_frames,
         ctc: CtcHead | None = None,
     ) -> None:
         super().__init__()
         self.ctc = ctc
         self.frontend, self.encoder, self.decoder, self.gate, self.anchors = frontend, encoder, decoder, gate, anchors
-        self.prompt, self.end_id, self.max_frames = prompt, end_id, max_frames
+        self.prompt, self.end_id, self.max_frames, self.pause_frames = prompt, end_id, max_frames, pause_frames
         self.encoder_positions = nn.Parameter(torch.zeros(max_frames, frontend.dim))
         for name, value in (
             ("begins_word", begins_word),
@@ -178,11 +176,12 @@ class CrossRecogniser(nn.Module):
                 self.encoder_positions.new_zeros(batch, vocabulary),
                 zeros(batch, dtype=torch.bool),
             ),
-            ctc=self.encoder_positions.new_zeros(batch, self.ctc.hidden if self.ctc else 0),
-            ctc_heard=zeros(batch),
-            ctc_window=zeros(batch),
-            ctc_labels=zeros(batch, history // FRAMES_PER_STEP if self.ctc else 0),
-            ctc_probability=self.encoder_positions.new_zeros(batch, history // FRAMES_PER_STEP if self.ctc else 0),
+            preview=Preview.zeros(
+                self.encoder_positions,
+                batch,
+                hidden=self.ctc.hidden if self.ctc else 0,
+                steps=history // FRAMES_PER_STEP if self.ctc else 0,
+            ),
         )
         return self.reset(state, torch.arange(batch, device=device))
 
@@ -205,11 +204,7 @@ class CrossRecogniser(nn.Module):
             history=zero(state.history),
             loudness=state.loudness.index_fill(0, rows, self.frontend.floor),
             quietest=zero(state.quietest),
-            ctc=zero(state.ctc),
-            ctc_heard=zero(state.ctc_heard),
-            ctc_window=zero(state.ctc_window),
-            ctc_labels=state.ctc_labels.index_fill(0, rows, self.ctc.blank if self.ctc else 0),
-            ctc_probability=zero(state.ctc_probability),
+            preview=state.preview.reset(rows, blank=self.ctc.blank if self.ctc else 0),
             heard=zero(state.heard),
             anchor=zero(state.anchor),
             clock=zero(state.clock),
@@ -256,9 +251,9 @@ class CrossRecogniser(nn.Module):
         state = replace(
             state,
             frontend=frontend,
-            history=_roll(state.history, frames, counts),
-            loudness=_roll(state.loudness[:, :, None], loudness[:, :, None], counts)[:, :, 0],
-            quietest=_background(state.quietest, loudness, counts),
+            history=roll(state.history, frames, counts),
+            loudness=roll(state.loudness[:, :, None], loudness[:, :, None], counts)[:, :, 0],
+            quietest=background(state.quietest, loudness, counts),
             heard=state.heard + counts,
         )
         active = counts > 0
@@ -288,43 +283,18 @@ class CrossRecogniser(nn.Module):
         y, encoder = self.encoder.step(x, lens, final, state.encoder, rows)
         memory = self.decoder.remember(state.memory, y, lens, final, rows)
         state = replace(state, encoder=encoder, memory=memory)
-        return self._preview(y, done, real, final, index, state)
-
-    def _preview(
-        self, y: Tensor, done: Tensor, real: Tensor, final: Tensor, index: Tensor, state: CrossState
-    ) -> CrossState:
-        """The CTC head over a block's features y [k, T, C]: final frames once, provisional ones for the time being."""
         if self.ctc is None:
             return state
-        start = state.anchor[index] + done
-        skip = (state.ctc_heard[index] - start).clamp(min=0)  # final frames that a re-anchoring has encoded again
-        fresh = (final - skip).clamp(min=0)
-        log_probs, steps, ctc = self.ctc.step(_part(y, skip, fresh), fresh, state.ctc[index])
-        tail, more, _ = self.ctc.step(_part(y, skip + fresh, real - skip - fresh), real - skip - fresh, ctc)
-        heard = state.heard[index] // FRAMES_PER_STEP
-        before = (start + skip) // FRAMES_PER_STEP
-        size = state.ctc_labels.shape[1]
-        labels, probability = state.ctc_labels[index], state.ctc_probability[index]
-        # The window has been written up to the last block's newest step; move it to this one's.
-        moved = heard - state.ctc_window[index]
-        place = torch.arange(size, device=y.device) + moved[:, None]
-        labels = torch.where(place < size, labels.gather(1, place.clamp(max=size - 1)), self.ctc.blank)
-        probability = torch.where(place < size, probability.gather(1, place.clamp(max=size - 1)), 0.0)
-        for said, count, first in ((log_probs, steps, before), (tail, more, before + steps)):
-            if said.shape[1]:
-                best, label = said.max(-1)
-                at = torch.arange(size, device=y.device) - size + (heard - first)[:, None]
-                here = (at >= 0) & (at < count[:, None])
-                labels = torch.where(here, label.gather(1, at.clamp(0, label.shape[1] - 1)), labels)
-                probability = torch.where(here, best.exp().gather(1, at.clamp(0, label.shape[1] - 1)), probability)
-        return replace(
-            state,
-            ctc=state.ctc.index_copy(0, index, ctc),
-            ctc_heard=state.ctc_heard.index_copy(0, index, start + torch.maximum(final, skip)),
-            ctc_window=state.ctc_window.index_copy(0, index, heard),
-            ctc_labels=state.ctc_labels.index_copy(0, index, labels),
-            ctc_probability=state.ctc_probability.index_copy(0, index, probability),
+        preview = state.preview.step(
+            self.ctc,
+            y,
+            start=state.anchor[index] + done,
+            real=real,
+            final=final,
+            heard=state.heard[index],
+            index=index,
         )
+        return replace(state, preview=preview)
 
     # -- re-anchoring ----------------------------------------------------------------------------------------------
 
@@ -337,7 +307,7 @@ class CrossRecogniser(nn.Module):
         anchors = self.anchors
         span = state.heard - state.anchor
         limit = torch.minimum(torch.full_like(span, anchors.limit_frames), state.memory.capacity - settings.silence)
-        newest = self._newest(state)
+        newest = newest_frame(state.text_frames, state.count)
         since = before - state.anchor - newest
         pause = (span > anchors.pause_after_frames) & (since > anchors.pause_frames + settings.delay * FRAMES_PER_STEP)
         # The decoder took a full stop for the end, but somebody speaks on: begin anew behind the stop.
@@ -348,12 +318,6 @@ class CrossRecogniser(nn.Module):
         speaks_on = state.ended & (state.count > 0) & (voiced.sum(1) >= anchors.voiced_frames)
         return state.asked | (span > limit) | pause | (state.count > anchors.text_limit) | speaks_on
 
-    @staticmethod
-    def _newest(state: CrossState) -> Tensor:
-        """[B] the furthest frame, from the anchor, that a token was read from."""
-        index = torch.arange(state.text.shape[1], device=state.count.device)
-        return torch.where(index < state.count[:, None], state.text_frames, 0).amax(1)
-
     def _re_anchor(self, row: int, before: int, state: CrossState) -> CrossState:
         """Moves position 0 of a row to a gap between words in the last few seconds; later words are fed again."""
         anchor, count, asked = int(state.anchor[row]), int(state.count[row]), bool(state.asked[row])
@@ -361,12 +325,19 @@ class CrossRecogniser(nn.Module):
         frames = state.text_frames[row, :count].tolist()
         oldest = int(state.heard[row]) - state.history.shape[1] - anchor  # frames before it are forgotten
         loudness = [self.frontend.floor] * max(0, oldest) + state.loudness[row, max(0, -oldest) :].tolist()
-        cut, first = self._place(before - anchor, tokens, frames, loudness, bool(state.ended[row]))
-        if asked:  # the watchdog does not trust the text
-            first = count
-        cut = max(cut, oldest, 0)
-        cut -= (anchor + cut) % FRAMES_PER_STEP  # anchors lie on steps
-        cut += FRAMES_PER_STEP if cut < max(oldest, 0) else 0
+        cut, first = place_anchor(
+            self.anchors,
+            before - anchor,
+            tokens,
+            frames,
+            loudness,
+            begins_word=lambda token: bool(self.begins_word[token]),
+            ended=bool(state.ended[row]),
+        )
+        if asked:  # the watchdog does not trust the text: it is not fed again, so its words must not be heard again
+            first, oldest = count, max(oldest, *frames, 0)
+        latest = len(loudness) - FRAMES_PER_STEP  # something must be left to be heard
+        cut = on_steps(min(cut, latest), anchor=anchor, oldest=min(oldest, latest))
         one = torch.tensor([row], device=state.heard.device)
         state = self._without_text(replace(state, asked=state.asked.index_fill(0, one, False)), one)
         again = torch.tensor(tokens[first:], dtype=torch.int64, device=one.device)
@@ -387,28 +358,6 @@ class CrossRecogniser(nn.Module):
             since_pause=state.since_pause.index_fill(0, one, kept),
             re_anchors=state.re_anchors.index_add(0, one, torch.ones_like(one)),
         )
-
-    def _place(
-        self, heard: int, tokens: list[int], frames: list[int], loudness: list[float], ended: bool
-    ) -> tuple[int, int]:
-        """Where to cut, and the first token to feed again; frames from the anchor, `heard` of them before this block.
-
-        The quietest frame of the widest gap before a word that was read in the last `keep_frames`; behind the last
-        word, if nothing was read lately or the decoder says that the text has ended.
-        """
-        earliest = max(0, heard - self.anchors.keep_frames)
-        newest = max(frames, default=0)
-        if ended or newest < earliest or heard - newest > self.anchors.pause_frames:
-            start = max(earliest, newest)
-            return _quietest(loudness, start, min(start + 60, len(loudness))), len(tokens)
-        best, gap = len(tokens), -1
-        for i in range(1, len(tokens)):
-            is_word = bool(self.begins_word[tokens[i]])
-            if is_word and earliest <= frames[i] <= heard - 50 and frames[i] - frames[i - 1] >= gap:
-                best, gap = i, frames[i] - frames[i - 1]
-        if best == len(tokens):
-            return max(earliest, newest - 10), len(tokens)
-        return _quietest(loudness, max(earliest, frames[best - 1]), frames[best]), best
 
     # -- speaking --------------------------------------------------------------------------------------------------
 
@@ -496,10 +445,10 @@ class CrossRecogniser(nn.Module):
         spoke = active & (tokens != WAIT)
         frame = output.frame - state.anchor
         index = torch.arange(state.text.shape[1], device=tokens.device)
-        newest = self._newest(state)
+        newest = newest_frame(state.text_frames, state.count)
         here = (index == state.count[:, None]) & spoke[:, None]
         token = tokens.clamp(min=0)
-        paused = frame - newest > 50
+        paused = frame - newest > self.pause_frames
         pending = state.pending.clone()
         pending[:, 0] = torch.where(spoke, token, pending[:, 0])
         word_open = spoke | (state.word_open & ~output.closes)
@@ -516,35 +465,3 @@ class CrossRecogniser(nn.Module):
             clock=state.clock + active.long(),
             row=replace(state.row, valid=state.row.valid & ~spoke),
         )
-
-
-def _roll(history: Tensor, frames: Tensor, counts: Tensor) -> Tensor:
-    """The newest frames of each row, newest last: [B, Hc, C] after counts[b] more of frames [B, T, C]."""
-    both = torch.cat([history, frames], 1)
-    at = counts[:, None] + torch.arange(history.shape[1], device=counts.device)
-    return both.gather(1, at[:, :, None].expand(-1, -1, history.shape[2]))
-
-
-def _part(x: Tensor, start: Tensor, counts: Tensor) -> Tensor:
-    """x[b, start[b] : start[b] + counts[b]] of every row, padded: [k, longest, C]."""
-    at = start[:, None] + torch.arange(int(counts.max()), device=x.device)
-    return x.gather(1, at.clamp(0, x.shape[1] - 1)[:, :, None].expand(-1, -1, x.shape[2]))
-
-
-def _background(quietest: Tensor, loudness: Tensor, counts: Tensor) -> Tensor:
-    """[B] the loudness of the background: the quietest 20 ms lately, rising by 10 dB in 20 s."""
-    valid = torch.arange(loudness.shape[1], device=counts.device) < counts[:, None]
-    lowest = torch.where(valid, loudness, torch.inf).amin(1)
-    return torch.minimum(quietest + 0.25 / 1000 * counts, lowest)
-
-
-def _quietest(loudness: list[float], start: int, end: int) -> int:
-    """The frame of [start, end) at which 100 ms are quietest; start if there is none."""
-    if end - start < 2:
-        return start
-    return min(range(start, end), key=lambda i: (sum(loudness[max(0, i - 2) : i + 3]), i))
-
-
-def token_probability(output: RowOutput, tokens: Tensor) -> Tensor:
-    """[B] probability of each row's token under its own logits."""
-    return log_probabilities(output.logits).gather(1, tokens.clamp(min=0)[:, None])[:, 0].exp()

@@ -119,6 +119,7 @@ def build_cross(config: CrossConfig, vocabulary: Vocabulary) -> CrossRecogniser:
         banned=banned,
         banned_first=banned_first,
         max_frames=config.max_frames,
+        pause_frames=config.gate.pause_frames,
         ctc=ctc,
     )
 

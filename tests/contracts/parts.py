@@ -479,7 +479,7 @@ class PreviewPart(RecogniserPart):
 
     def step(self, x: Tensor, lens: Tensor, state: Any) -> tuple[list[Tensor], Any]:
         _, state = decode_block(self.model, x, lens, self._rows(len(x)), state)
-        shown = torch.cat([state.ctc_labels, state.ctc_probability], 1)
+        shown = torch.cat([state.preview.labels, state.preview.probability], 1)
         return [row[None] for row in shown], state
 
 

@@ -147,9 +147,10 @@ def check_re_anchored(model: CrossRecogniser, chosen: SessionSettings, monkeypat
     for block in blocks_of_x[10 - back : 10]:
         _, state = decode_block(model, block, lens, rows, state)
     assert int(state.re_anchors[0]) == 0
-    monkeypatch.setattr(model, "_place", lambda *_: (cut, 0))
-    state = model.ask_re_anchor(state, torch.tensor([0]))
-    far, state = decode_block(model, blocks_of_x[10], lens, rows, state)
+    with monkeypatch.context() as forced:
+        forced.setattr(model, "_must_re_anchor", lambda *_: torch.tensor([True]))
+        forced.setattr("asr.cross_recogniser.place_anchor", lambda _, __, tokens, *___, **____: (cut, len(tokens)))
+        far, state = decode_block(model, blocks_of_x[10], lens, rows, state)
     assert (int(state.re_anchors[0]), int(state.anchor[0])) == (1, cut)
 
     fresh = replace(model.init_state(1, **room), frontend=frontend)

@@ -1,0 +1,102 @@
+"""The CTC head's labels of the newest steps: what a tail is made of.
+
+Final frames are heard once, provisional ones anew in every block. Steps and frames count from the stream's start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from asr.anchoring import part
+from asr.ctc import CtcHead
+from asr.units import FRAMES_PER_STEP
+
+__all__ = ["Preview"]
+
+
+@dataclass(frozen=True)
+class Preview:
+    """State of B streams.
+
+    Attributes:
+        recurrent: [B, hidden] the head's state at `final` [B] final frames.
+        window: [B] steps that have a label.
+        labels, probability: [B, W] the best label of the newest W steps, newest last, provisional ones included, and
+            its probability.
+    """
+
+    recurrent: Tensor
+    final: Tensor
+    window: Tensor
+    labels: Tensor
+    probability: Tensor
+
+    @classmethod
+    def zeros(cls, like: Tensor, batch: int, *, hidden: int, steps: int) -> Preview:
+        """Of streams that have to be `reset` before their first block; `hidden` and `steps` are 0 without a head."""
+        zero = torch.zeros(batch, dtype=torch.int64, device=like.device)
+        return cls(
+            recurrent=like.new_zeros(batch, hidden),
+            final=zero,
+            window=zero,
+            labels=torch.zeros(batch, steps, dtype=torch.int64, device=like.device),
+            probability=like.new_zeros(batch, steps),
+        )
+
+    def reset(self, rows: Tensor, *, blank: int) -> Preview:
+        """The state in which `rows` have heard nothing."""
+        return Preview(
+            recurrent=self.recurrent.index_fill(0, rows, 0),
+            final=self.final.index_fill(0, rows, 0),
+            window=self.window.index_fill(0, rows, 0),
+            labels=self.labels.index_fill(0, rows, blank),
+            probability=self.probability.index_fill(0, rows, 0),
+        )
+
+    def rows(self, index: Tensor) -> Preview:
+        """Those of `index` [k]."""
+        return Preview(*(getattr(self, field.name)[index] for field in fields(self)))
+
+    def step(
+        self, head: CtcHead, y: Tensor, *, start: Tensor, real: Tensor, final: Tensor, heard: Tensor, index: Tensor
+    ) -> Preview:
+        """The state after one block of the rows `index` [k].
+
+        Args:
+            head: the CTC head.
+            y: [k, T, C] the block's encoder frames.
+            start: [k] the block's first frame; real: [k] its frames, silence not counted; final: [k] those of them
+                that stay.
+            heard: [k] frames heard.
+        """
+        mine = self.rows(index)
+        skip = (mine.final - start).clamp(min=0)  # final frames that a re-anchoring has encoded again
+        fresh = (final - skip).clamp(min=0)
+        log_probs, steps, recurrent = head.step(part(y, skip, fresh), fresh, mine.recurrent)
+        rest = real - skip - fresh
+        tail, more, _ = head.step(part(y, skip + fresh, rest), rest, recurrent)
+        now = heard // FRAMES_PER_STEP
+        before = (start + skip) // FRAMES_PER_STEP
+        size = self.labels.shape[1]
+        labels, probability = mine.labels, mine.probability
+        # The window has been written up to the last block's newest step; move it to this one's.
+        place = torch.arange(size, device=y.device) + (now - mine.window)[:, None]
+        labels = torch.where(place < size, labels.gather(1, place.clamp(max=size - 1)), head.blank)
+        probability = torch.where(place < size, probability.gather(1, place.clamp(max=size - 1)), 0.0)
+        for said, count, first in ((log_probs, steps, before), (tail, more, before + steps)):
+            if said.shape[1]:
+                best, label = said.max(-1)
+                at = torch.arange(size, device=y.device) - size + (now - first)[:, None]
+                here = (at >= 0) & (at < count[:, None])
+                labels = torch.where(here, label.gather(1, at.clamp(0, label.shape[1] - 1)), labels)
+                probability = torch.where(here, best.exp().gather(1, at.clamp(0, label.shape[1] - 1)), probability)
+        return Preview(
+            recurrent=self.recurrent.index_copy(0, index, recurrent),
+            final=self.final.index_copy(0, index, start + torch.maximum(final, skip)),
+            window=self.window.index_copy(0, index, now),
+            labels=self.labels.index_copy(0, index, labels),
+            probability=self.probability.index_copy(0, index, probability),
+        )
