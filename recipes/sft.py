@@ -1,0 +1,453 @@
+"""Supervised training of the additive family on delayed-stream targets.
+
+`python -m recipes.sft --config F.yaml --model CHECKPOINT --manifest DATA/train.jsonl --alignments A.jsonl --out DIR`
+Each clip's words are placed on the step clock by the builder that drafting uses, at a delay drawn for the clip. A run
+that was killed goes on from its last save with the same batches and losses: call it again with the same arguments.
+`DIR` gets metrics.jsonl, train.pt (weights, optimiser, random state) and, at the end, a checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import asr
+from asr.additive_config import AdditiveConfig
+from asr.additive_recogniser import AdditiveRecogniser
+from asr.checkpoint import save
+from asr.delay_targets import TimedPieces, build_targets
+from asr.errors import CheckpointError, ConfigError, EarlybirdError
+from asr.model import Model
+from asr.units import STEP_SAMPLES
+from asr.vocabulary import Vocabulary
+from recipes.align import AlignedClip, read_alignments
+from recipes.data import Clip, load_audio, read_manifest
+
+__all__ = ["AlignedExamples", "Batch", "Example", "SftConfig", "Trainer", "make_batch", "objective", "train"]
+
+SAVED = "train.pt"
+METRICS = "metrics.jsonl"
+LEAST_RATE = 0.1
+"""The learning rate falls to this share of its height."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftConfig:
+    """Settings of a run; configs/sft.yaml says what each one is. Times in steps unless the name says otherwise."""
+
+    seed: int = 1
+    steps: int = 2000
+    batch_size: int = 8
+    longest_ms: int = 16_000
+    delay_min: int = 1
+    delay_max: int = 30
+    trailing_waits: int = 8
+    learning_rate: float = 3e-4
+    warmup_steps: int = 100
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+    wait_weight: float = 0.3
+    z_loss: float = 1e-4
+    wait_rate_bound: float = 0.98
+    log_every: int = 10
+    save_every: int = 200
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "longest_ms", "delay_min", "warmup_steps", "log_every", "save_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("learning_rate", "clip_norm", "wait_weight"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
+        if self.delay_max < self.delay_min:
+            raise ConfigError(f"delay_min ({self.delay_min}) must not exceed delay_max ({self.delay_max})")
+        if min(self.z_loss, self.weight_decay, self.trailing_waits) < 0 or not 0 < self.wait_rate_bound <= 1:
+            raise ConfigError(f"z_loss, weight_decay, trailing_waits >= 0 and 0 < wait_rate_bound <= 1; got {self}")
+
+    @classmethod
+    def read(cls, path: Path) -> SftConfig:
+        """The settings in a YAML file; those it leaves out have their defaults.
+
+        Raises:
+            ConfigError: for a missing or unreadable file, unknown settings or values that cannot work.
+        """
+        try:
+            import yaml
+        except ImportError as error:
+            raise ConfigError(f"training needs pyyaml: pip install 'earlybird-asr[train]' ({error})") from error
+        try:
+            values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        except (OSError, yaml.YAMLError) as error:
+            raise ConfigError(f"{path} cannot be read: {error}") from error
+        known = {field.name: type(field.default) for field in fields(cls)}
+        if not isinstance(values, dict) or not set(values) <= set(known):
+            raise ConfigError(f"{path} must hold settings among {sorted(known)}; got {values!r}")
+        for name, value in values.items():
+            fits = isinstance(value, int) or (known[name] is float and isinstance(value, float))
+            if not fits or isinstance(value, bool):
+                raise ConfigError(f"{path}: {name} is {value!r}; {known[name].__name__} is needed")
+        return cls(**values)
+
+
+# -- data ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """Attributes: samples: [N] float32 at 16 kHz. words: as the decoder spells them, with their acoustic ends."""
+
+    samples: Tensor
+    words: tuple[TimedPieces, ...]
+
+
+class AlignedExamples(Sequence[Example]):
+    """The clips of a manifest that have word times; audio is read when it is asked for.
+
+    A transcript that is all capitals is taken in small letters.
+    """
+
+    def __init__(
+        self, clips: Sequence[Clip], aligned: Mapping[str, AlignedClip], vocabulary: Vocabulary, *, longest_ms: int
+    ) -> None:
+        self._pairs = [
+            (clip, aligned[clip.audio])
+            for clip in clips
+            if clip.audio in aligned and aligned[clip.audio].words and clip.duration_ms <= longest_ms
+        ]
+        self._vocabulary = vocabulary
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Example]: ...
+    def __getitem__(self, index: int | slice) -> Example | Sequence[Example]:
+        """The example with its audio."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        clip, aligned = self._pairs[index]
+        small = aligned.text.isupper()
+        words = tuple(
+            TimedPieces(
+                pieces=tuple(self._vocabulary.encode(" " + (word.text.lower() if small else word.text))),
+                end_ms=word.end_ms,
+            )
+            for word in aligned.words
+        )
+        return Example(samples=load_audio(clip.path), words=words)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded examples.
+
+    Attributes:
+        samples: [B, N] float32, N whole steps, silence behind each end.
+        outputs: [B, T] what each step says; the wait behind each end.
+        valid: [B, T] bool, steps that count.
+        delay: [B] τ in steps.
+    """
+
+    samples: Tensor
+    outputs: Tensor
+    valid: Tensor
+    delay: Tensor
+
+
+def make_batch(examples: Sequence[Example], delays: Sequence[int], *, wait: int, trailing_waits: int) -> Batch:
+    """Examples with their targets at delays, a delay each.
+
+    Audio is followed by silence until every piece, and `trailing_waits` waits, have had their step.
+
+    Raises:
+        ConfigError: if there is no example, or a word cannot be placed.
+    """
+    if not examples:
+        raise ConfigError("a batch needs an example")
+    targets = [
+        build_targets(
+            example.words,
+            delay_steps=delay,
+            wait=wait,
+            steps=-(-example.samples.shape[0] // STEP_SAMPLES),
+            trailing_waits=trailing_waits,
+        ).outputs
+        for example, delay in zip(examples, delays, strict=True)
+    ]
+    longest = max(len(one) for one in targets)
+    samples = torch.zeros(len(examples), longest * STEP_SAMPLES)
+    outputs = torch.full((len(examples), longest), wait, dtype=torch.int64)
+    valid = torch.zeros(len(examples), longest, dtype=torch.bool)
+    for b, (example, one) in enumerate(zip(examples, targets, strict=True)):
+        samples[b, : example.samples.shape[0]] = example.samples
+        outputs[b, : len(one)] = torch.tensor(one)
+        valid[b, : len(one)] = True
+    return Batch(samples, outputs, valid, torch.tensor(list(delays)))
+
+
+# -- the objective ---------------------------------------------------------------------------------------------------
+
+
+def objective(
+    logits: Tensor, batch: Batch, *, wait: int, wait_weight: float, z_loss: float
+) -> tuple[Tensor, dict[str, float]]:
+    """Cross-entropy with waits counted less, and a pull of the log-normaliser towards 0.
+
+    Args:
+        logits: [B, T, V + 1], the wait last.
+        batch: with targets [B, T].
+        wait: V.
+        wait_weight: what a waiting step counts; a step that writes counts 1.
+        z_loss: weight of the mean squared log-normaliser.
+    Returns:
+        The loss, and its parts, rates and accuracies as numbers.
+    """
+    normaliser = logits.logsumexp(-1)  # [B, T]
+    chosen = logits.gather(-1, batch.outputs[:, :, None])[:, :, 0]
+    waits = batch.outputs == wait
+    weight = torch.where(waits, wait_weight, 1.0) * batch.valid
+    entropy = (weight * (normaliser - chosen)).sum() / weight.sum()
+    squared = (normaliser.square() * batch.valid).sum() / batch.valid.sum()
+    loss = entropy + z_loss * squared
+    said = logits.detach().argmax(-1)
+    text = batch.valid & ~waits
+    count = float(batch.valid.sum())
+    return loss, {
+        "loss": float(loss.detach()),
+        "cross_entropy": float(entropy.detach()),
+        "squared_normaliser": float(squared.detach()),
+        "wait_rate": float(((said == wait) & batch.valid).sum()) / count,
+        "target_wait_rate": float((waits & batch.valid).sum()) / count,
+        "text_right": float(((said == batch.outputs) & text).sum()) / max(1.0, float(text.sum())),
+    }
+
+
+def learning_rate(step: int, config: SftConfig) -> float:
+    """Of step 0, 1, …: a linear rise over `warmup_steps`, then half a cosine down to a tenth."""
+    if step < config.warmup_steps:
+        return config.learning_rate * (step + 1) / config.warmup_steps
+    share = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
+    return config.learning_rate * (LEAST_RATE + (1 - LEAST_RATE) * (1 + math.cos(math.pi * min(1.0, share))) / 2)
+
+
+# -- training --------------------------------------------------------------------------------------------------------
+
+
+class Trainer:
+    """One run: its weights, optimiser and random state; `step` moves it on.
+
+    Args:
+        recogniser: trained in place.
+        examples: at least one; all come once before one comes again.
+        config: the settings.
+
+    Attributes:
+        done: steps taken.
+
+    Raises:
+        ConfigError: if there is no example.
+    """
+
+    def __init__(self, recogniser: AdditiveRecogniser, examples: Sequence[Example], config: SftConfig) -> None:
+        if not len(examples):
+            raise ConfigError("there is no clip to train on: the manifest and the alignments share none short enough")
+        self.recogniser, self.config, self.done = recogniser, config, 0
+        self._examples = examples
+        self._rng = random.Random(config.seed)
+        self._order: list[int] = []
+        torch.manual_seed(config.seed)
+        recogniser.train().requires_grad_(True)
+        self._optimiser = torch.optim.AdamW(
+            recogniser.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=config.weight_decay
+        )
+
+    def next_batch(self) -> Batch:
+        """Draws the next examples, and a delay for each."""
+        chosen: list[int] = []
+        while len(chosen) < self.config.batch_size:
+            if not self._order:
+                self._order = self._rng.sample(range(len(self._examples)), len(self._examples))
+            chosen.append(self._order.pop())
+        delays = [self._rng.randint(self.config.delay_min, self.config.delay_max) for _ in chosen]
+        batch = make_batch(
+            [self._examples[i] for i in chosen],
+            delays,
+            wait=self.recogniser.wait,
+            trailing_waits=self.config.trailing_waits,
+        )
+        device = self.recogniser.decoder.embedding.weight.device
+        return Batch(*(getattr(batch, field.name).to(device) for field in fields(batch)))
+
+    def step(self) -> dict[str, float]:
+        """One batch, one update; its metrics.
+
+        Raises:
+            ConfigError: if the loss is not finite. The weights have not moved then.
+        """
+        config, recogniser = self.config, self.recogniser
+        batch = self.next_batch()
+        audio_norms: list[Tensor] = []
+        hook = recogniser.adapter.register_forward_hook(
+            lambda _module, _inputs, audio: audio_norms.append(audio.detach().norm(dim=-1)[batch.valid].mean())
+        )
+        try:
+            logits = recogniser(batch.samples, batch.outputs, batch.delay)
+        finally:
+            hook.remove()
+        loss, metrics = objective(
+            logits, batch, wait=recogniser.wait, wait_weight=config.wait_weight, z_loss=config.z_loss
+        )
+        if not bool(torch.isfinite(loss)):
+            raise ConfigError(
+                f"the loss of step {self.done + 1} is {float(loss)}; lower learning_rate, or look for bad clips"
+            )
+        rate = learning_rate(self.done, config)
+        for group in self._optimiser.param_groups:
+            group["lr"] = rate
+        self._optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        gradient = nn.utils.clip_grad_norm_(recogniser.parameters(), config.clip_norm)
+        self._optimiser.step()
+        self.done += 1
+        text = batch.outputs[batch.valid & (batch.outputs != recogniser.wait)]
+        rows = F.embedding(text, recogniser.decoder.embedding.weight.detach())
+        return metrics | {
+            "gradient_norm": float(gradient),
+            "learning_rate": rate,
+            "text_norm": float(rows.norm(dim=-1).mean()) if len(text) else 0.0,
+            "audio_norm": float(audio_norms[0]),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the steps to come depend on, beside the data."""
+        return {
+            "config": asdict(self.config),
+            "examples": len(self._examples),
+            "done": self.done,
+            "weights": self.recogniser.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "order": self._order,
+            "random": self._rng.getstate(),
+            "torch_random": torch.get_rng_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state_dict`.
+
+        Raises:
+            CheckpointError: if it is of a run with other settings or another number of examples.
+        """
+        here = {"config": asdict(self.config), "examples": len(self._examples)}
+        for name, value in here.items():
+            if state.get(name) != value:
+                raise CheckpointError(f"the saved run has {name}={state.get(name)!r}; this one has {value!r}")
+        self.recogniser.load_state_dict(state["weights"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self.done, self._order = state["done"], list(state["order"])
+        self._rng.setstate(state["random"])
+        torch.set_rng_state(state["torch_random"])
+
+
+def train(trainer: Trainer, folder: Path) -> Iterator[dict[str, object]]:
+    """Runs to the end, from what `folder` holds of an earlier call on; yields each line of metrics.jsonl as written.
+
+    A line is a step's metrics, or an alarm: `{"step", "alarm", "wait_rate"}` where more of a batch's steps waited than
+    the bound allows, whether the step is logged or not.
+
+    Raises:
+        CheckpointError: if the folder's run is another one.
+        ConfigError: as `Trainer.step`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    config = trainer.config
+    if (folder / SAVED).exists():
+        trainer.load_state_dict(torch.load(folder / SAVED, weights_only=True))
+    _forget_after(folder / METRICS, trainer.done)
+    with (folder / METRICS).open("a", encoding="utf-8") as out:
+        while trainer.done < config.steps:
+            metrics = trainer.step()
+            lines: list[dict[str, object]] = []
+            if trainer.done % config.log_every == 0 or trainer.done == config.steps:
+                lines.append({"step": trainer.done, **metrics})
+            if metrics["wait_rate"] > config.wait_rate_bound:
+                alarm = f"{metrics['wait_rate']:.3f} of the steps wait; the bound is {config.wait_rate_bound}"
+                lines.append({"step": trainer.done, "alarm": alarm, "wait_rate": metrics["wait_rate"]})
+            for line in lines:
+                out.write(json.dumps(line) + "\n")
+            out.flush()
+            if trainer.done % config.save_every == 0 or trainer.done == config.steps:
+                torch.save(trainer.state_dict(), folder / (SAVED + ".new"))
+                os.replace(folder / (SAVED + ".new"), folder / SAVED)
+            yield from lines
+
+
+def _forget_after(path: Path, step: int) -> None:
+    """Takes off what was logged after the save that is gone on from, half a last line included."""
+    if not path.exists():
+        return
+    whole = path.read_text(encoding="utf-8")
+    lines = whole[: whole.rfind("\n") + 1].splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if json.loads(line)["step"] <= step), encoding="utf-8")
+
+
+def _additive(model: Model, config: SftConfig) -> AdditiveRecogniser:
+    if not isinstance(model.recogniser, AdditiveRecogniser) or not isinstance(model.config, AdditiveConfig):
+        raise ConfigError(f"{model.name} is no additive-family model; only those are trained on delayed-stream targets")
+    outside = [delay for delay in model.config.limits.delays if not config.delay_min <= delay <= config.delay_max]
+    if outside:
+        raise ConfigError(
+            f"{model.name} offers delays of {outside} steps; training covers {config.delay_min} to {config.delay_max}"
+        )
+    return model.recogniser
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of `python -m recipes.sft`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("config", "manifest", "alignments", "out"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--device", default="cpu")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 0 when trained, 2 when a setting or a file is wrong."""
+    args = build_parser().parse_args(argv)
+    try:
+        config = SftConfig.read(args.config)
+        model = asr.load(args.model, device=args.device)
+        recogniser = _additive(model, config)
+        examples = AlignedExamples(
+            read_manifest(args.manifest),
+            read_alignments(args.alignments),
+            model.vocabulary,
+            longest_ms=config.longest_ms,
+        )
+        print(f"{len(examples)} clips", file=sys.stderr)
+        for line in train(Trainer(recogniser, examples, config), args.out):
+            print(json.dumps(line), file=sys.stderr, flush=True)
+        recogniser.eval()
+        save(model, args.out, f"# {model.name}\n\nTrained by recipes/sft.py: {json.dumps(asdict(config))}\n")
+    except (EarlybirdError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,380 @@
+"""Long trials: endless speech, noise without a word, and the stream against the file.
+
+`python -m recipes.soak long --model M --manifest DEV.jsonl [--alignments A.jsonl] --minutes 30 --out R.json`
+joins clips to one recording, feeds it fast to one session in random pieces and reports memory by the minute, the word
+error rate beside that of the clips one by one, and the errors near the re-anchorings beside those elsewhere.
+`… noise --manifest NOISE.jsonl --seconds 300` reports every word written in digital silence, white and pink noise and
+each recording of the manifest, at several levels. `… equal --manifest DEV.jsonl --clips 100` compares files with
+sessions that get the same bytes in random pieces.
+Exit code: 0 passed; 1 not: state that grew, a word in noise, a text that differs; 2 a setting or a file is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+import torch
+
+import asr
+from asr.errors import ConfigError, EarlybirdError
+from asr.metrics import WordErrors, count_errors, sum_word_errors
+from asr.model import Model
+from asr.resample import Samples
+from asr.slots import StreamEngine
+from asr.transcriber import transcribe
+from asr.units import SAMPLE_RATE, samples_to_ms
+from asr.words import Transcript
+from recipes.align import AlignedClip, read_alignments
+from recipes.data import Clip, load_audio, read_manifest
+from recipes.located import Located, TimedText, count_by_place, is_near, locate
+from recipes.mixing import Joined, Placed, at_level, cut_pieces, join_clips, looped, pink_noise, white_noise
+from streaming.events import Words
+from streaming.files import transcribe_streams
+from streaming.session import Session
+
+LEVELS_DB = (-60, -50, -40, -30, -20)
+LARGEST_PIECE = SAMPLE_RATE // 2
+NEAR_MS = 2000
+Report = dict[str, Any]
+
+
+# -- memory --------------------------------------------------------------------------------------------------------
+
+
+def resident_bytes() -> int | None:
+    """Memory of this process; None where the system does not say."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else None
+
+
+def slope(values: Sequence[float]) -> float | None:
+    """Least-squares rise from one value to the next; None with fewer than two.
+
+    >>> slope([1.0, 3.0, 5.0]), slope([1.0])
+    (2.0, None)
+    """
+    if len(values) < 2:
+        return None
+    index = np.arange(len(values)) - (len(values) - 1) / 2
+    return float((index * np.array(values, dtype=np.float64)).sum() / np.square(index).sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What one long session did.
+
+    Attributes:
+        transcript: its words.
+        re_anchors_ms: how much audio was decoded when each re-anchoring was seen.
+        state_bytes, resident: at each minute of audio; resident in bytes.
+    """
+
+    transcript: Transcript
+    re_anchors_ms: tuple[int, ...]
+    state_bytes: tuple[int, ...]
+    resident: tuple[int, ...]
+
+
+def run_long(model: Model, samples: Samples, *, delay_ms: int, chunk_ms: int, seed: int) -> Run:
+    """Feeds [N] samples to one session in random pieces of up to half a second, as fast as they are decoded."""
+    rng = random.Random(seed)
+    chunk = model.settings(delay_ms=delay_ms, chunk_ms=chunk_ms).chunk
+    engine = StreamEngine(model, slots=1, chunks=[chunk])
+    marks: list[int] = []
+    state_bytes, resident = [engine.state_bytes], [resident_bytes() or 0]
+    fed = 0
+    with Session(model, delay_ms=delay_ms, chunk_ms=chunk_ms, engine=engine) as session:
+        for piece in cut_pieces(samples, largest=LARGEST_PIECE, rng=rng):
+            session.feed_audio(piece)
+            fed += len(piece)
+            session.events()
+            marks += [samples_to_ms(fed)] * (session.stats.re_anchors - len(marks))
+            if fed // (60 * SAMPLE_RATE) >= len(state_bytes):
+                state_bytes.append(engine.state_bytes)
+                resident.append(resident_bytes() or 0)
+                print(f"{len(state_bytes) - 1} min, {len(marks)} re-anchorings", file=sys.stderr, flush=True)
+        session.close()
+        transcript = session.transcript()
+    return Run(
+        transcript=transcript,
+        re_anchors_ms=tuple(marks),
+        state_bytes=tuple(state_bytes),
+        resident=tuple(resident),
+    )
+
+
+# -- long: the same clips in one stream and one by one ---------------------------------------------------------------
+
+
+def reference_words(placed: Placed, aligned: AlignedClip | None) -> list[TimedText]:
+    """The words of a clip with their ends on the whole recording's clock.
+
+    Without an alignment the ends are spread evenly over the clip.
+    """
+    if aligned is not None:
+        return [TimedText(text=word.text, at_ms=placed.start_ms + word.end_ms) for word in aligned.words]
+    words = (placed.clip.text or "").split()
+    span_ms = samples_to_ms(placed.end - placed.start)
+    return [
+        TimedText(text=word, at_ms=placed.start_ms + span_ms * (i + 1) // len(words)) for i, word in enumerate(words)
+    ]
+
+
+def heard_words(transcript: Transcript, *, offset_ms: int = 0) -> list[TimedText]:
+    """A transcript's words with their ends, moved by `offset_ms`."""
+    return [TimedText(text=word.text, at_ms=offset_ms + word.end_ms) for word in transcript.words]
+
+
+def long_report(
+    joined: Joined, run: Run, alone: Mapping[str, Transcript], aligned: Mapping[str, AlignedClip], *, near_ms: int
+) -> Report:
+    """What a long run shows.
+
+    Args:
+        joined: what was fed; run: what came of it.
+        alone: by audio name, each clip's transcript decoded by itself.
+        aligned: word times, by audio name; clips without have theirs spread evenly.
+        near_ms: how near to a re-anchoring is near.
+    """
+    pairs = [(placed, reference_words(placed, aligned.get(placed.clip.audio))) for placed in joined.placed]
+    whole = locate([word for _, words in pairs for word in words], heard_words(run.transcript))
+    single: list[Located] = []
+    for placed, words in pairs:
+        single += locate(words, heard_words(alone[placed.clip.audio], offset_ms=placed.start_ms))
+    one_by_one = sum_word_errors(
+        count_errors(placed.clip.text or "", alone[placed.clip.audio].text) for placed in joined.placed
+    )
+    resident_mb = [value / 2**20 for value in run.resident[1:]]
+    return {
+        "check": "long",
+        "minutes": round(len(joined.samples) / SAMPLE_RATE / 60, 2),
+        "clips": len(joined.placed),
+        "settings": dict(run.transcript.settings),
+        "stats": run.transcript.stats.to_json(),
+        "long": _errors(count_errors(joined.text, run.transcript.text)),
+        "one_by_one": _errors(one_by_one),
+        "near_ms": near_ms,
+        "places": {
+            name: {
+                place: {**_errors(errors), "doubled": doubled}
+                for place, (errors, doubled) in count_by_place(units, run.re_anchors_ms, within_ms=near_ms).items()
+            }
+            for name, units in (("long", whole), ("one_by_one", single))
+        },
+        "near_errors": [
+            {"kind": unit.kind, "text": unit.text, "at_ms": unit.at_ms, "doubled": unit.doubled}
+            for unit in whole
+            if unit.kind != "hit" and is_near(unit.at_ms, run.re_anchors_ms, within_ms=near_ms)
+        ],
+        "re_anchors_ms": list(run.re_anchors_ms),
+        "state_bytes": sorted(set(run.state_bytes)),
+        "resident_mb": [round(value, 1) for value in resident_mb],
+        "resident_mb_per_minute": slope(resident_mb),
+        "passed": len(set(run.state_bytes)) == 1,
+    }
+
+
+def _errors(errors: WordErrors) -> Report:
+    return {
+        "wer": round(100 * errors.rate(), 2),
+        "words": errors.reference_length,
+        "substitutions": errors.substitutions,
+        "deletions": errors.deletions,
+        "insertions": errors.insertions,
+    }
+
+
+def _decoded(
+    jobs: Iterator[tuple[str, Iterator[Samples]]], model: Model, args: argparse.Namespace
+) -> Iterator[tuple[str, Transcript]]:
+    """Transcripts as they finish; any error is raised, for data sets have no broken files."""
+    for key, result in transcribe_streams(
+        model, jobs, delay_ms=args.delay_ms, chunk_ms=args.chunk_ms, batch_size=args.batch_size
+    ):
+        if not isinstance(result, Transcript):
+            raise result
+        yield key, result
+
+
+def check_long(model: Model, args: argparse.Namespace) -> Report:
+    """See the module's text."""
+    clips = [clip for clip in _clips(args) if clip.text]
+    joined = join_clips(clips, seconds=60 * args.minutes, seed=args.seed)
+    aligned = dict(read_alignments(args.alignments)) if args.alignments else {}
+    run = run_long(model, joined.samples, delay_ms=args.delay_ms, chunk_ms=args.chunk_ms, seed=args.seed)
+    once = {placed.clip.audio: placed.clip for placed in joined.placed}
+    jobs = ((name, iter([load_audio(clip.path).numpy()])) for name, clip in once.items())
+    return long_report(joined, run, dict(_decoded(jobs, model, args)), aligned, near_ms=NEAR_MS)
+
+
+# -- noise -----------------------------------------------------------------------------------------------------------
+
+
+def noise_streams(
+    clips: Sequence[Clip], *, count: int, levels_db: Sequence[float], seed: int
+) -> Iterator[tuple[str, Samples]]:
+    """(name and level, [count] samples): digital silence, then white and pink noise and each clip at each level."""
+    yield "silence", np.zeros(count, dtype=np.float32)
+    rng = np.random.default_rng(seed)
+    for name, made in (("white", white_noise), ("pink", pink_noise)):
+        samples = made(count, rng)
+        for level_db in levels_db:
+            yield f"{name} {level_db:g} dBFS", at_level(samples, level_db)
+    for clip in clips:
+        samples = looped(load_audio(clip.path).numpy(), count)
+        for level_db in levels_db:
+            yield f"{clip.audio} {level_db:g} dBFS", at_level(samples, level_db)
+
+
+def noise_report(found: Sequence[tuple[str, Transcript]]) -> Report:
+    """Words written in each condition; those without one are only counted."""
+    spoke = [(name, transcript) for name, transcript in found if transcript.words]
+    return {
+        "check": "noise",
+        "conditions": len(found),
+        "seconds_each": round(found[0][1].audio_samples / SAMPLE_RATE, 2) if found else 0,
+        "words": sum(len(transcript.words) for _, transcript in spoke),
+        "written": [
+            {
+                "condition": name,
+                "words": [
+                    {"text": word.text, "start_ms": word.start_ms, "confidence": round(word.confidence, 3)}
+                    for word in transcript.words
+                ],
+            }
+            for name, transcript in sorted(spoke, key=lambda item: item[0])
+        ],
+        "passed": not spoke,
+    }
+
+
+def check_noise(model: Model, args: argparse.Namespace) -> Report:
+    """See the module's text."""
+    streams = noise_streams(
+        _clips(args), count=round(args.seconds * SAMPLE_RATE), levels_db=args.level_db, seed=args.seed
+    )
+    found = []
+    for name, transcript in _decoded(((name, iter([samples])) for name, samples in streams), model, args):
+        found.append((name, transcript))
+        print(f"{len(found)}: {name}: {transcript.text!r}", file=sys.stderr, flush=True)
+    return noise_report(found)
+
+
+# -- equal -----------------------------------------------------------------------------------------------------------
+
+
+def both_ways(model: Model, samples: Samples, *, delay_ms: int, chunk_ms: int, rng: random.Random) -> tuple[str, str]:
+    """The text of [N] samples as 16-bit PCM: read from a file, and from a session that gets the bytes in random pieces.
+
+    A piece may end within a sample.
+    """
+    pcm = (np.clip(samples, -1, 1) * 32767).astype("<i2")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "clip.wav"
+        soundfile.write(path, pcm, SAMPLE_RATE, subtype="PCM_16")
+        whole = transcribe(model, path, delay_ms=delay_ms, chunk_ms=chunk_ms).text
+    with Session(model, delay_ms=delay_ms, chunk_ms=chunk_ms) as session:
+        for piece in cut_pieces(pcm.tobytes(), largest=2 * LARGEST_PIECE, rng=rng):
+            session.feed_audio(piece)
+        session.close()
+        text = "".join(event.text for event in session.events() if isinstance(event, Words))
+    return whole, text.strip()
+
+
+def equal_report(pairs: Mapping[str, tuple[str, str]]) -> Report:
+    """Which of (file's text, session's text) differ in a byte."""
+    unequal = {name: pair for name, pair in pairs.items() if pair[0].encode() != pair[1].encode()}
+    return {
+        "check": "equal",
+        "clips": len(pairs),
+        "with_text": sum(bool(pair[0]) for pair in pairs.values()),
+        "unequal": [{"audio": name, "file": pair[0], "session": pair[1]} for name, pair in unequal.items()],
+        "passed": not unequal,
+    }
+
+
+def check_equal(model: Model, args: argparse.Namespace) -> Report:
+    """See the module's text."""
+    rng = random.Random(args.seed)
+    clips = _clips(args)
+    pairs = {}
+    for clip in rng.sample(clips, min(args.clips, len(clips))):
+        samples = load_audio(clip.path).numpy()
+        pairs[clip.audio] = both_ways(model, samples, delay_ms=args.delay_ms, chunk_ms=args.chunk_ms, rng=rng)
+        print(f"{clip.audio}: {pairs[clip.audio][0]!r}", file=sys.stderr, flush=True)
+    return equal_report(pairs)
+
+
+# -- the command -----------------------------------------------------------------------------------------------------
+
+
+def _clips(args: argparse.Namespace) -> list[Clip]:
+    found = [
+        clip
+        for clip in read_manifest(args.manifest)
+        if (not args.subset or (clip.subset_tag or clip.source) in args.subset)
+        and (clip.subset_tag or clip.source) not in args.skip_subset
+    ]
+    if not found:
+        raise ConfigError(f"{args.manifest} has no clip of the subsets asked for")
+    return found
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of `python -m recipes.soak`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    checks = parser.add_subparsers(dest="check", required=True)
+    for name, check in (("long", check_long), ("noise", check_noise), ("equal", check_equal)):
+        one = checks.add_parser(name)
+        one.set_defaults(run=check)
+        one.add_argument("--model", default="earlybird-en")
+        one.add_argument("--manifest", type=Path, required=True)
+        one.add_argument("--subset", action="append", default=[], help="a subset_tag, or source; repeatable")
+        one.add_argument("--skip-subset", action="append", default=[])
+        one.add_argument("--delay-ms", type=int, default=480)
+        one.add_argument("--chunk-ms", type=int, default=320)
+        one.add_argument("--batch-size", type=int, default=16)
+        one.add_argument("--threads", type=int, default=1)
+        one.add_argument("--seed", type=int, default=1)
+        one.add_argument("--out", type=Path, help="the report, as JSON; it is printed as well")
+        if name == "long":
+            one.add_argument("--minutes", type=float, default=30.0)
+            one.add_argument("--alignments", type=Path)
+        elif name == "noise":
+            one.add_argument("--seconds", type=float, default=300.0)
+            one.add_argument("--level-db", type=float, nargs="+", default=list(LEVELS_DB))
+        else:
+            one.add_argument("--clips", type=int, default=100)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """See the module's text."""
+    args = build_parser().parse_args(argv)
+    try:
+        torch.set_num_threads(args.threads)
+        report: Report = args.run(asr.load(args.model), args)
+    except (EarlybirdError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    text = json.dumps(report, indent=1, ensure_ascii=False)
+    if args.out is not None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(text + "\n", encoding="utf-8")
+    print(text)
+    return 0 if report["passed"] else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
