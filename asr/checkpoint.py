@@ -1,7 +1,8 @@
 """A model as a folder, and models by name.
 
 A checkpoint folder holds `config.json` ({"format", "family", "name", "model"}), `model.safetensors`, `tokenizer.json`
-and `MODEL_CARD.md`. Its weights must be exactly those that its configuration describes.
+and `MODEL_CARD.md`, and exactly where there is a CTC head its sentencepiece file `ctc.model`. Its weights must be
+exactly those that its configuration describes.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from torch import Tensor
 
 from asr.additive_config import AdditiveConfig
 from asr.additive_recogniser import build_additive
+from asr.ctc_tokenizer import CtcTokenizer
 from asr.errors import CheckpointError, ConfigError
 from asr.importers.untrained_whisper import untrained_whisper
-from asr.model import CrossConfig, Model, build_cross
+from asr.model import CrossConfig, Model, build_cross, has_ctc_head
 from asr.vocabulary import Vocabulary
 
 __all__ = ["DEFAULT_MODEL", "FORMAT", "installed", "load", "load_checkpoint", "save"]
@@ -31,6 +33,7 @@ DEFAULT_MODEL = "earlybird-en"
 INSTALLED = Path(__file__).resolve().parent / "checkpoints"
 WHISPER_PREFIX = "whisper:"
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "MODEL_CARD.md")
+CTC_FILE = "ctc.model"
 SHOWN_KEYS = 5
 
 
@@ -100,11 +103,19 @@ def save(model: Model, folder: str | os.PathLike[str], card: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").unlink(missing_ok=True)
     save_file({name: value.contiguous() for name, value in weights.items()}, folder / "model.safetensors")
-    if model.vocabulary.path.resolve() != (folder / "tokenizer.json").resolve():
-        shutil.copyfile(model.vocabulary.path, folder / "tokenizer.json")
+    _copy(model.vocabulary.path, folder / "tokenizer.json")
+    if model.ctc_tokenizer is None:
+        (folder / CTC_FILE).unlink(missing_ok=True)
+    else:
+        _copy(model.ctc_tokenizer.path, folder / CTC_FILE)
     (folder / "MODEL_CARD.md").write_text(card, encoding="utf-8")
     config = {"format": FORMAT, "family": _family(model), "name": model.name, "model": model.config.to_json()}
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.resolve() != target.resolve():
+        shutil.copyfile(source, target)
 
 
 def _family(model: Model) -> str:
@@ -170,15 +181,33 @@ def _built(header: dict[str, Any], vocabulary: Vocabulary, folder: Path) -> Mode
         if family == "cross":
             cross = CrossConfig.from_json(header["model"])
             _check_vocabulary(cross.vocabulary, vocabulary, folder)
-            return Model(name=name, config=cross, recogniser=build_cross(cross, vocabulary), vocabulary=vocabulary)
+            return Model(
+                name=name,
+                config=cross,
+                recogniser=build_cross(cross, vocabulary),
+                vocabulary=vocabulary,
+                ctc_tokenizer=_ctc_tokenizer(folder, needed=has_ctc_head(cross)),
+            )
         if family == "additive":
             additive = AdditiveConfig.from_json(header["model"])
             _check_vocabulary(additive.vocabulary, vocabulary, folder)
             recogniser = build_additive(additive, vocabulary)
+            _ctc_tokenizer(folder, needed=False)
             return Model(name=name, config=additive, recogniser=recogniser, vocabulary=vocabulary)
     except (CheckpointError, ConfigError) as error:
         raise CheckpointError(f"{folder / 'config.json'}: {error}") from error
     raise CheckpointError(f"{folder / 'config.json'} has family {family!r}; 'cross' and 'additive' are known")
+
+
+def _ctc_tokenizer(folder: Path, *, needed: bool) -> CtcTokenizer | None:
+    """The CTC head's pieces, which are there exactly when there is a head."""
+    path = folder / CTC_FILE
+    if path.exists() != needed:
+        found = f"there is no {CTC_FILE}" if needed else f"{CTC_FILE} is there"
+        raise CheckpointError(
+            f"the model has {'a' if needed else 'no'} CTC head and {found}; both or neither is needed"
+        )
+    return CtcTokenizer(path) if needed else None
 
 
 def _check_vocabulary(size: int, vocabulary: Vocabulary, folder: Path) -> None:

@@ -66,7 +66,9 @@ class GateAnswer:
 class Gate(Protocol):
     """Decides for every row whether the candidate may be committed."""
 
-    def __call__(self, view: GateView) -> GateAnswer: ...
+    def __call__(self, view: GateView) -> GateAnswer:
+        """Open rows and attended frames."""
+        ...
 
 
 def newest_frame(view: GateView) -> Tensor:

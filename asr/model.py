@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -13,6 +13,7 @@ from asr.config import AnchorConfig, ChunkSetting, GateConfig, SessionLimits, Se
 from asr.cross import CrossDecoder
 from asr.cross_recogniser import CrossRecogniser
 from asr.ctc import CtcHead
+from asr.ctc_tokenizer import CtcTokenizer
 from asr.encoder import whisper_encoder
 from asr.errors import CheckpointError
 from asr.frontend import Frontend
@@ -124,6 +125,15 @@ def build_cross(config: CrossConfig, vocabulary: Vocabulary) -> CrossRecogniser:
     )
 
 
+def has_ctc_head(config: CrossConfig | AdditiveConfig) -> TypeGuard[CrossConfig]:
+    """Whether a configuration describes a CTC head."""
+    return isinstance(config, CrossConfig) and config.ctc_hidden is not None
+
+
+def _pieces(count: int | None) -> str:
+    return "none" if count is None else f"{count} pieces"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """What `asr.load` gives.
@@ -133,12 +143,26 @@ class Model:
         config: its configuration.
         recogniser: weights only; every stream's state is outside.
         vocabulary: the decoder's pieces.
+        ctc_tokenizer: the CTC head's pieces, exactly where the configuration has a head.
+
+    Raises:
+        CheckpointError: if there are CTC pieces without a head, a head without pieces, or another number of them.
     """
 
     name: str
     config: CrossConfig | AdditiveConfig
     recogniser: CrossRecogniser | AdditiveRecogniser
     vocabulary: Vocabulary
+    ctc_tokenizer: CtcTokenizer | None = None
+
+    def __post_init__(self) -> None:
+        head = self.config.ctc_pieces if has_ctc_head(self.config) else None
+        pieces = None if self.ctc_tokenizer is None else len(self.ctc_tokenizer.pieces)
+        if head != pieces:
+            raise CheckpointError(
+                f"{self.name}: the configuration has {_pieces(head)} for a CTC head, the CTC tokenizer has "
+                f"{_pieces(pieces)}; a head needs the tokenizer that it was trained with, and no other model has one"
+            )
 
     @property
     def device(self) -> torch.device:

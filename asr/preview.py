@@ -5,6 +5,7 @@ Final frames are heard once, provisional ones anew in every block. Steps and fra
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -12,9 +13,10 @@ from torch import Tensor
 
 from asr.anchoring import part
 from asr.ctc import CtcHead
+from asr.ctc_tokenizer import CtcTokenizer
 from asr.units import FRAMES_PER_STEP
 
-__all__ = ["Preview"]
+__all__ = ["Preview", "PreviewWord", "preview_words"]
 
 
 @dataclass(frozen=True)
@@ -100,3 +102,32 @@ class Preview:
             labels=self.labels.index_copy(0, index, labels),
             probability=self.probability.index_copy(0, index, probability),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreviewWord:
+    """A word that the labels spell: its text, and the first and the last of its steps in the window, both inclusive."""
+
+    text: str
+    first: int
+    last: int
+
+
+def preview_words(labels: Sequence[int], tokenizer: CtcTokenizer) -> list[PreviewWord]:
+    """The words of a window of labels, repeats merged and blanks left out.
+
+    Pieces before the first one that begins a word belong to a word whose beginning has left the window: not shown.
+    """
+    words: list[tuple[list[int], int, int]] = []
+    previous = tokenizer.blank
+    for step, label in enumerate(labels):
+        if label not in (tokenizer.blank, previous):
+            if tokenizer.starts_word(label):
+                words.append(([label], step, step))
+            elif words:
+                words[-1] = ([*words[-1][0], label], words[-1][1], step)
+        elif label != tokenizer.blank and words and words[-1][0][-1] == label:
+            words[-1] = (*words[-1][:2], step)
+        previous = label
+    spelt = (PreviewWord(text=tokenizer.decode(ids), first=first, last=last) for ids, first, last in words)
+    return [word for word in spelt if word.text]

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from asr.config import ChunkSetting, RowSettings, SessionSettings
+from asr.cross_recogniser import CrossRecogniser
 from asr.decode import StepOutput, decode_block
 from asr.errors import AudioFormatError, ConfigError, InvalidSamples, Overloaded
 from asr.model import Model
@@ -39,10 +40,17 @@ class RowStep:
 
 @dataclass(frozen=True, kw_only=True)
 class RowResult:
-    """Attributes: steps: the block's, in order. re_anchors: of this row since its stream began."""
+    """What a block of one row gave.
+
+    Attributes:
+        steps: the block's, in order.
+        re_anchors: of this row since its stream began.
+        labels: the CTC head's best label of each of the newest steps heard, newest last; empty without a head.
+    """
 
     steps: tuple[RowStep, ...]
     re_anchors: int
+    labels: tuple[int, ...] = ()
 
 
 class StreamEngine:
@@ -165,11 +173,21 @@ class StreamEngine:
                 self._state,
             )
             re_anchors: list[int] = self._state.re_anchors.tolist()
+            labels = self._labels()
         columns = _columns(outputs)
         return {
-            row: RowResult(steps=columns[row][: len(samples) // STEP_SAMPLES], re_anchors=re_anchors[row])
+            row: RowResult(
+                steps=columns[row][: len(samples) // STEP_SAMPLES], re_anchors=re_anchors[row], labels=labels[row]
+            )
             for row, samples in blocks.items()
         }
+
+    def _labels(self) -> list[tuple[int, ...]]:
+        """Each row's labels of the newest steps."""
+        recogniser = self.model.recogniser
+        if not isinstance(recogniser, CrossRecogniser) or recogniser.ctc is None:
+            return [()] * self.slots
+        return [tuple(row) for row in self._state.preview.labels.tolist()]
 
     def _check(self, row: int, samples: Samples) -> None:
         most = self._owner(row).chunk.chunk_steps * STEP_SAMPLES

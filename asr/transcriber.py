@@ -23,6 +23,7 @@ from asr.config import SessionSettings
 from asr.errors import AudioFormatError, ConfigError, InvalidSamples, StreamClosed
 from asr.loudness import Quiet, levels_db
 from asr.model import Model
+from asr.preview import preview_words
 from asr.recogniser import WAIT
 from asr.resample import Samples
 from asr.slots import RowResult, StreamEngine
@@ -31,7 +32,7 @@ from asr.units import FRAME_SAMPLES, MEL_SAMPLES, SAMPLE_RATE, STEP_SAMPLES, sam
 from asr.watchdog import Watchdog, WatchdogState
 from asr.words import DecodeStats, Transcript
 
-__all__ = ["FlushRule", "Stream", "advance", "transcribe"]
+__all__ = ["FlushRule", "HeardWord", "Stream", "advance", "transcribe"]
 
 LEAST_SAMPLES = MEL_SAMPLES
 """A stream shorter than one hop of the front end holds no word, and has no room for one."""
@@ -58,6 +59,15 @@ class FlushRule:
         """Whether a flush that has fed so much silence, the last part of it without text, is over."""
         settled = silence_steps >= self.least_steps + self.quiet_steps and quiet_steps >= self.quiet_steps
         return settled or silence_steps >= self.most_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeardWord:
+    """A word of the preview, with the audio of its steps."""
+
+    text: str
+    start_ms: int
+    end_ms: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +115,7 @@ class Stream:
         self._clock = ClockMap()
         self._text = AssemblerState()
         self._quiet = Quiet()
+        self._labels: tuple[int, ...] = ()
         self._closed = False
         self._row = engine.acquire(settings)
 
@@ -140,6 +151,22 @@ class Stream:
     def word_open(self) -> bool:
         """Whether a word is under way that was not handed out."""
         return self._text.open
+
+    def preview(self) -> list[HeardWord]:
+        """What the CTC head heard lately, committed or not; empty without a head."""
+        tokenizer = self.engine.model.ctc_tokenizer
+        if tokenizer is None:
+            return []
+
+        def end_ms(step: int) -> int:  # of a step of the window
+            return samples_to_ms(
+                self._clock.to_audio(self._clock.model - (len(self._labels) - 1 - step) * STEP_SAMPLES)
+            )
+
+        return [
+            HeardWord(text=word.text, start_ms=end_ms(word.first - 1), end_ms=end_ms(word.last))
+            for word in preview_words(self._labels, tokenizer)
+        ]
 
     def close(self) -> None:
         """Give the slot back; harmless when called twice."""
@@ -230,6 +257,7 @@ class Stream:
             silence_steps = self._silence // STEP_SAMPLES
             over = not self._owed and self._rule.over(silence_steps=silence_steps, quiet_steps=self._quiet_steps)
         self._count(result)
+        self._labels = result.labels
         levels = levels_db(block.samples[: block.audio])
         self._quiet = self._quiet.step(levels)
         if not block.silence:

@@ -25,8 +25,7 @@ from recipes.vocabulary import cut_vocabulary, needed_pieces
 def text_lines(paths: Sequence[Path]) -> Iterator[str]:
     """Lines of text files (plain or .gz), and the transcripts of JSONL manifests."""
     for path in paths:
-        opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
-        with opened as lines:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
             for line in lines:
                 text = json.loads(line).get("text") or "" if path.suffix == ".jsonl" else line.strip()
                 if text:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from torch.nn import functional as F
 
 import asr
 from asr.checkpoint import save
+from asr.ctc import CtcHead
 from asr.ctc_tokenizer import CtcTokenizer, ctc_words
 from asr.errors import ConfigError
 from asr.metrics import WordErrors, count_errors
@@ -33,14 +33,19 @@ from recipes.data import read_manifest
 from recipes.teacher import read_features
 
 
-def with_ctc_head(model: Model, *, hidden: int, pieces: int) -> Model:
-    """The same model with a fresh CTC head."""
+def with_ctc_head(model: Model, tokenizer: CtcTokenizer, *, hidden: int) -> Model:
+    """The same model with a fresh CTC head over the tokenizer's pieces.
+
+    Raises:
+        ConfigError: if the model is no cross-family one.
+    """
     if not isinstance(model.config, CrossConfig):
-        raise ConfigError(f"{model.name} is no cross-family model")
-    config = replace(model.config, ctc_hidden=hidden, ctc_pieces=pieces)
+        raise ConfigError(f"{model.name} is no cross-family model; only those have a CTC head")
+    config = replace(model.config, ctc_hidden=hidden, ctc_pieces=len(tokenizer.pieces))
     recogniser = build_cross(config, model.vocabulary)
-    recogniser.load_state_dict(model.recogniser.state_dict(), strict=False)
-    return replace(model, config=config, recogniser=recogniser.eval())
+    kept = {name: value for name, value in model.recogniser.state_dict().items() if not name.startswith("ctc.")}
+    recogniser.load_state_dict(kept, strict=False)
+    return replace(model, config=config, recogniser=recogniser.eval(), ctc_tokenizer=tokenizer)
 
 
 def batches(
@@ -66,30 +71,40 @@ def batches(
 
 def greedy_words(log_probs: Tensor, steps: Tensor, tokenizer: CtcTokenizer) -> list[str]:
     """The greedy text of each row of [B, T, V'+1]."""
-    collapse = dispatch("ctc.greedy_collapse", "numba")
-    labels, _ = collapse(log_probs, steps, init_collapse(log_probs.shape[0], blank=tokenizer.blank), blank=tokenizer.blank)
+    collapse, blank = dispatch("ctc.greedy_collapse", "numba"), tokenizer.blank
+    labels, _ = collapse(log_probs, steps, init_collapse(log_probs.shape[0], blank=blank), blank=blank)
     return [tokenizer.decode(labels.ids[b, : int(labels.counts[b])].tolist()) for b in range(log_probs.shape[0])]
 
 
 def train(
-    model: Model, items: Sequence[tuple[Tensor, list[int]]], tokenizer: CtcTokenizer, *, minutes: float, seed: int
+    head: CtcHead,
+    items: Sequence[tuple[Tensor, list[int]]],
+    tokenizer: CtcTokenizer,
+    *,
+    minutes: float,
+    seed: int,
+    most_steps: int | None = None,
 ) -> Iterator[dict[str, float]]:
     """Trains the head in place; yields metrics now and then.
 
-    Items are (features [T, C], labels); the last 2 % are held out for the word error rate.
+    Args:
+        head: what is trained.
+        items: (features [T, C], labels); the last 2 % are held out for the word error rate.
+        tokenizer: spells the labels.
+        minutes: when to stop; the learning rate falls until then.
+        seed: of order, noise and dropout.
+        most_steps: when to stop at the latest.
     """
-    head = model.recogniser.ctc
-    assert head is not None
     rng = random.Random(seed)
     torch.manual_seed(seed)
     held_out = items[-max(1, len(items) // 50) :]
     items = items[: -len(held_out)]
     optimiser = torch.optim.AdamW(head.parameters(), lr=2e-3, weight_decay=0.01)
-    begin, step, shown = time.monotonic(), 0, 0.0
-    limit = minutes * 60
-    while time.monotonic() - begin < limit:
+    begin, step, shown, share = time.monotonic(), 0, 0.0, 0.0
+    while share < 1:
         for x, steps, labels, counts in batches(items, 12_000, rng):
-            share = (time.monotonic() - begin) / limit
+            share = (time.monotonic() - begin) / (60 * minutes)
+            share = share if most_steps is None else max(share, step / most_steps)
             if share >= 1:
                 break
             for group in optimiser.param_groups:
@@ -98,21 +113,29 @@ def train(
             log_probs = head(x).transpose(0, 1)  # [T, B, V'+1]
             loss = F.ctc_loss(log_probs, labels, steps, counts, blank=head.blank, zero_infinity=True)
             optimiser.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(head.parameters(), 5.0)
             optimiser.step()
             shown, step = shown + float(loss.detach()), step + 1
             if step % 100 == 0:
                 yield {"step": step, "loss": shown / 100, "share": share}
                 shown = 0.0
-    with torch.inference_mode():
-        errors = WordErrors(0, 0, 0, 0)
-        for x, steps, labels, counts in batches(held_out, 12_000, rng):
-            ends = counts.cumsum(0).tolist()
-            texts = greedy_words(head(x), steps, tokenizer)
-            for text, end, count in zip(texts, ends, counts.tolist(), strict=True):
-                errors = errors + count_errors(tokenizer.decode(labels[end - count : end].tolist()), text)
+    errors = word_errors(head, batches(held_out, 12_000, rng), tokenizer)
     yield {"step": step, "held_out_clips": len(held_out), "held_out_wer": errors.rate()}
+
+
+@torch.inference_mode()
+def word_errors(
+    head: CtcHead, groups: Iterable[tuple[Tensor, Tensor, Tensor, Tensor]], tokenizer: CtcTokenizer
+) -> WordErrors:
+    """Of the greedy text over what `batches` gives."""
+    errors = WordErrors(0, 0, 0, 0)
+    for x, steps, labels, counts in groups:
+        ends = counts.cumsum(0).tolist()
+        texts = greedy_words(head(x), steps, tokenizer)
+        for text, end, count in zip(texts, ends, counts.tolist(), strict=True):
+            errors = errors + count_errors(tokenizer.decode(labels[end - count : end].tolist()), text)
+    return errors
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -128,7 +151,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(argv)
     tokenizer = CtcTokenizer(args.tokenizer)
-    model = with_ctc_head(asr.load(args.model), hidden=args.hidden, pieces=len(tokenizer.pieces))
+    model = with_ctc_head(asr.load(args.model), tokenizer, hidden=args.hidden)
+    head = model.recogniser.ctc
+    assert isinstance(head, CtcHead)
     text = {clip.audio: clip.text for clip in read_manifest(args.manifest)}
     items = []
     for audio, features in read_features(args.features):
@@ -137,10 +162,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             items.append((features, [piece for word in tokenizer.encode(words) for piece in word]))
     print(f"{len(items)} clips, {sum(f.shape[0] for f, _ in items) / 180_000:.2f} h", file=sys.stderr, flush=True)
     random.Random(args.seed).shuffle(items)
-    for metrics in train(model, items, tokenizer, minutes=args.minutes, seed=args.seed):
+    for metrics in train(head, items, tokenizer, minutes=args.minutes, seed=args.seed):
         print(json.dumps(metrics), file=sys.stderr, flush=True)
     save(model, args.out, f"# {model.name}\n\nWith a CTC head (recipes/ctc.py).\n")
-    shutil.copyfile(args.tokenizer, args.out / "ctc.model")
     return 0
 
 

@@ -133,7 +133,8 @@ def _delay(stats: DelayStats) -> dict[str, object]:
 def line(entry: dict[str, object]) -> str:
     """One setting in a line for people."""
     delay, subsets = entry["delay"], entry["subsets"]
-    assert isinstance(delay, dict) and isinstance(subsets, dict)
+    assert isinstance(delay, dict)
+    assert isinstance(subsets, dict)
     each = "  ".join(f"{tag} {values['wer']}" for tag, values in subsets.items())
     return (
         f"{entry['model']} delay {entry['delay_ms']} chunk {entry['chunk_ms']}: WER {entry['wer']} % "

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 import asr
 from asr.checkpoint import save
-from asr.config import ChunkSetting, RowSettings, SessionSettings
+from asr.config import RowSettings, SessionSettings
 from asr.cross_recogniser import CrossRecogniser
 from asr.delay_targets import TimedPieces, build_targets
 from asr.errors import ConfigError
@@ -72,7 +72,7 @@ def record(
 ) -> Examples:
     """The rows of one batch of clips, a setting each, all of one chunk size."""
     recorder = _Recorder(gate)
-    kept_gate, recogniser.gate = recogniser.gate, recorder  # type: ignore[assignment]
+    kept_gate, recogniser.gate = recogniser.gate, recorder
     try:
         samples, lens = stacked([x for x, _ in clips], TAIL_STEPS)
         rows = RowSettings.stack(list(settings))
@@ -80,9 +80,15 @@ def record(
         block = chunk.chunk_steps * STEP_SAMPLES
         total = -(-samples.shape[1] // block) * block
         samples = F.pad(samples, (0, total - samples.shape[1]))
-        schedule = [_schedule(words, s.delay_steps, total // STEP_SAMPLES, rng) for (_, words), s in zip(clips, settings, strict=True)]
+        schedule = [
+            _schedule(words, chosen.delay_steps, total // STEP_SAMPLES, rng)
+            for (_, words), chosen in zip(clips, settings, strict=True)
+        ]
         state = recogniser.init_state(
-            len(clips), max_chunk_steps=chunk.chunk_steps, max_right=chunk.right_frames, max_silence=chunk.silence_frames
+            len(clips),
+            max_chunk_steps=chunk.chunk_steps,
+            max_right=chunk.right_frames,
+            max_silence=chunk.silence_frames,
         )
         found: list[tuple[Tensor, ...]] = []
         place = [0] * len(clips)
@@ -118,9 +124,7 @@ def record(
     return Examples(hidden, around, facts, due)
 
 
-def _schedule(
-    words: Sequence[TaughtWord], delay: int, steps: int, rng: random.Random
-) -> list[tuple[int, int, int]]:
+def _schedule(words: Sequence[TaughtWord], delay: int, steps: int, rng: random.Random) -> list[tuple[int, int, int]]:
     """(piece, first step it may be written, step at which it is) in order."""
     timed = [TimedPieces(pieces=word.pieces, end_ms=max(1, word.end_ms)) for word in words]
     late = [rng.randint(1, 5) if rng.random() < 0.2 else 0 for _ in timed]
@@ -197,7 +201,7 @@ def fit(gate: LearnedGate, examples: Examples, *, epochs: int, seed: int) -> Ite
             logit = gate.logit(examples.hidden[at].float(), examples.around[at].float(), examples.facts[at])
             loss = F.binary_cross_entropy_with_logits(logit, examples.due[at])
             optimiser.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             shown, steps = shown + float(loss.detach()), steps + 1
         with torch.inference_mode():

@@ -27,7 +27,7 @@ from asr.cross_recogniser import CrossRecogniser
 from asr.errors import ConfigError
 from asr.model import Model
 from asr.units import FRAME_SAMPLES, STEP_SAMPLES
-from recipes.align import read_alignments
+from recipes.align import AlignedClip, AlignedWord, read_alignments
 from recipes.data import Clip, filter_by_duration, load_audio, read_manifest
 
 TAIL_STEPS = 8  # silence behind each clip, as a stream's silence frames give it
@@ -92,14 +92,14 @@ def decode_offline(recogniser: CrossRecogniser, features: Tensor, counts: Tensor
 
 
 def taught_words(
-    model: Model, pieces: Sequence[int], aligned: Sequence[object], *, max_error: float
+    model: Model, pieces: Sequence[int], aligned: Sequence[AlignedWord], *, max_error: float
 ) -> list[TaughtWord] | None:
     """The teacher's words with the transcript's times; None where the two differ in more than `max_error` of words.
 
     A word that the transcript lacks gets a time between its neighbours.
 
     Args:
-        aligned: words with .text, .start_ms, .end_ms, in order.
+        aligned: the transcript's words in order.
     """
     words: list[list[int]] = []
     starts = model.recogniser.begins_word
@@ -108,7 +108,7 @@ def taught_words(
             words.append([])
         words[-1].append(piece)
     texts = [model.vocabulary.decode(word).strip() for word in words]
-    theirs = [_bare(str(getattr(word, "text"))) for word in aligned]
+    theirs = [_bare(word.text) for word in aligned]
     size = _best_prefix([_bare(text) for text in texts], theirs)  # what follows is the decoder running on
     words, texts = words[:size], texts[:size]
     matcher = difflib.SequenceMatcher(None, [_bare(text) for text in texts], theirs, autojunk=False)
@@ -116,7 +116,7 @@ def taught_words(
     for mine, other, size in matcher.get_matching_blocks():
         for k in range(size):
             word = aligned[other + k]
-            span[mine + k] = (int(getattr(word, "start_ms")), int(getattr(word, "end_ms")))
+            span[mine + k] = (word.start_ms, word.end_ms)
     if not words or len(span) < (1 - max_error) * max(len(words), len(theirs)):
         return None
     return [
@@ -183,7 +183,7 @@ def stacked(samples: Sequence[Tensor], tail_steps: int) -> tuple[Tensor, Tensor]
 def teach(
     model: Model,
     clips: Sequence[Clip],
-    alignments: dict[str, object],
+    alignments: dict[str, AlignedClip],
     out: Path,
     *,
     taught_hours: float,
@@ -206,7 +206,7 @@ def teach(
             texts = decode_offline(recogniser, features, counts) if teaches else []
             for clip, pieces in zip(batch[: len(texts)], texts, strict=True):
                 aligned = alignments.get(clip.audio)
-                words = aligned and taught_words(model, pieces, getattr(aligned, "words"), max_error=max_error)
+                words = taught_words(model, pieces, aligned.words, max_error=max_error) if aligned is not None else None
                 known += bool(words)
                 entry = {"audio": clip.audio, "words": [asdict(word) for word in words]} if words else None
                 if entry:

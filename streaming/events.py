@@ -29,7 +29,10 @@ class Words:
 
 @dataclass(frozen=True, kw_only=True)
 class Tail:
-    """A volatile preview of what may come after the committed text; each one replaces the one before."""
+    """A volatile preview of what may come after the committed text; each one replaces the one before.
+
+    Only a model with a CTC head gives any. It is never a part of the transcript; empty when there is nothing to show.
+    """
 
     text: str
 

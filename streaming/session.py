@@ -19,7 +19,8 @@ from asr.units import SAMPLE_RATE, STEP_MS, samples_to_ms
 from asr.words import DecodeStats, Transcript
 from streaming.emission_delay import EmissionDelayMeter
 from streaming.endpoint import EndpointConfig, Endpointer
-from streaming.events import Closed, Event, Flushed, Heartbeat, Words
+from streaming.events import Closed, Event, Flushed, Heartbeat, Tail, Words
+from streaming.tail import TailState, commit, settle, tail_text
 
 __all__ = ["Session"]
 
@@ -135,6 +136,7 @@ class Session:
         self._endpointer = Endpointer(delay_ms=delay_ms, lateness_ms=lateness_ms, config=endpoint)
         self._log = WordLog() if keep_words else None
         self._word_count = 0
+        self._tail, self._shown = TailState(), ""
         self._events: list[Event] = []
         self._call_ms: int | None = None
         self._stream = Stream(engine or StreamEngine(model, slots=1, chunks=[settings.chunk]), settings)
@@ -202,6 +204,8 @@ class Session:
             self._stream.feed(self._intake.drain())
         self._stream.begin_flush()
         self._run()
+        self._tail = settle(samples_to_ms(self._stream.processed), self._tail)
+        self._show("")
         self._events.extend(
             self._endpointer.step(TextDelta(), processed_ms=0, quiet_ms=0, word_open=False, flushed=True)
         )
@@ -260,10 +264,22 @@ class Session:
             moved = True
             self._tell(found[0][1])
         if moved:
-            if self._events and isinstance(self._events[-1], Heartbeat):
-                self._events.pop()  # nobody has seen it, and it is out of date
             received, processed = self._stream.received, self._stream.processed
-            self._events.append(Heartbeat(received_ms=samples_to_ms(received), processed_ms=samples_to_ms(processed)))
+            self._replace(Heartbeat(received_ms=samples_to_ms(received), processed_ms=samples_to_ms(processed)))
+
+    def _replace(self, event: Tail | Heartbeat) -> None:
+        """Adds an event that replaces the one before of its kind: what nobody has seen of those is out of date."""
+        for at in range(len(self._events) - 1, -1, -1):
+            if type(self._events[at]) is type(event):
+                del self._events[at]
+                break
+        self._events.append(event)
+
+    def _show(self, text: str) -> None:
+        """Says what the tail is, where it has changed."""
+        if text != self._shown:
+            self._shown = text
+            self._replace(Tail(text=text))
 
     def _tell(self, delta: TextDelta) -> None:
         if delta.text:
@@ -282,3 +298,6 @@ class Session:
                 flushed=False,
             )
         )
+        self._tail = commit(delta, self._tail)
+        if not self._stream.flushing:
+            self._show(tail_text(self._stream.preview(), self._tail))

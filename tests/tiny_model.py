@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from tokenizers import decoders, models, pre_tokenizers
 from asr.additive_config import AdditiveConfig
 from asr.additive_recogniser import build_additive
 from asr.config import AnchorConfig, ChunkSetting, SessionLimits
+from asr.ctc_tokenizer import CtcTokenizer
 from asr.gate import GateAnswer, GateView
 from asr.model import CrossConfig, Model, build_cross
 from asr.vocabulary import Vocabulary, _byte_alphabet
+from recipes.tokenizer import train_tokenizer
 from tests.tiny import randomised
 
 SPECIAL = ("<|endoftext|>", "<|startoftranscript|>", "<|notimestamps|>")
@@ -94,6 +97,31 @@ def tiny_model(folder: Path, *, seed: int = 0) -> Model:
     decoder.positions.data *= 4
     recogniser.gate = EagerGate()
     return Model(name="tiny", config=config, recogniser=recogniser, vocabulary=vocabulary)
+
+
+def write_ctc_tokenizer(folder: Path) -> CtcTokenizer:
+    """Letters, and a few words and syllables that sentencepiece finds."""
+    lines = ["the cat sat on the mat", "a dog and a cat", "the dog sat on a log", "cats and dogs don't sit"] * 3
+    return CtcTokenizer(train_tokenizer(iter(lines), size=36, folder=folder))
+
+
+def tiny_ctc_model(folder: Path, *, seed: int = 0) -> Model:
+    """`tiny_model` with a CTC head, which hears something else than the decoder."""
+    model, tokenizer = tiny_model(folder, seed=seed), write_ctc_tokenizer(folder / "ctc")
+    config = replace(cross_config(model.vocabulary), ctc_hidden=12, ctc_pieces=len(tokenizer.pieces))
+    recogniser = build_cross(config, model.vocabulary)
+    recogniser.load_state_dict(model.recogniser.state_dict(), strict=False)
+    assert recogniser.ctc is not None
+    randomised(recogniser.ctc, seed)
+    recogniser.gate = EagerGate()
+    recogniser.eval().requires_grad_(False)
+    return Model(
+        name="tiny with a CTC head",
+        config=config,
+        recogniser=recogniser,
+        vocabulary=model.vocabulary,
+        ctc_tokenizer=tokenizer,
+    )
 
 
 def tiny_additive_model(folder: Path) -> Model:

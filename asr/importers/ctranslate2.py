@@ -57,4 +57,5 @@ def _dequantised(name: str, value: np.ndarray, raw: dict[str, np.ndarray]) -> np
     if scale is None:
         return value.astype(np.float32) if value.ndim else value
     rows = scale.reshape(-1, *([1] * (value.ndim - 1))) if scale.ndim else scale
-    return (value.astype(np.float32) / rows).astype(np.float32)
+    values: np.ndarray = (value.astype(np.float32) / rows).astype(np.float32)
+    return values

@@ -1,6 +1,7 @@
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,8 @@ import asr
 from asr import checkpoint
 from asr.checkpoint import load_checkpoint, save
 from asr.errors import CheckpointError, ConfigError
-from asr.model import Model
-from tests.tiny_model import bursts, edit_config, tiny_additive_model, tiny_model
+from asr.model import CrossConfig, Model
+from tests.tiny_model import bursts, edit_config, tiny_additive_model, tiny_ctc_model, tiny_model
 
 CARD = "# Tiny\n\nRandom weights.\n"
 
@@ -229,3 +230,43 @@ def test_a_real_whisper_loads_and_is_silent_in_silence(tmp_path: Path) -> None:
     again = asr.load(tmp_path)
     assert again.config == model.config
     assert asr.transcribe(again, silence).text == ""
+
+
+# -- the CTC head's pieces -----------------------------------------------------------------------------------------
+
+
+def test_a_ctc_head_comes_with_its_pieces(tmp_path: Path) -> None:
+    model = tiny_ctc_model(tmp_path)
+    save(model, tmp_path / "saved", "card")
+    loaded = load_checkpoint(tmp_path / "saved")
+    assert loaded.ctc_tokenizer is not None
+    assert model.ctc_tokenizer is not None
+    assert loaded.ctc_tokenizer.pieces == model.ctc_tokenizer.pieces
+    assert loaded.ctc_tokenizer.path == tmp_path / "saved" / "ctc.model"
+    save(loaded, tmp_path / "saved", "card")  # onto itself
+    assert load_checkpoint(tmp_path / "saved").ctc_tokenizer is not None
+
+
+def test_a_head_without_pieces_and_pieces_without_a_head_are_refused(tmp_path: Path) -> None:
+    model = tiny_ctc_model(tmp_path)
+    save(model, tmp_path / "saved", "card")
+    (tmp_path / "saved" / "ctc.model").rename(tmp_path / "ctc.model")
+    with pytest.raises(CheckpointError, match=r"has a CTC head and there is no ctc\.model"):
+        load_checkpoint(tmp_path / "saved")
+    save(tiny_model(tmp_path), tmp_path / "saved", "card")
+    (tmp_path / "ctc.model").rename(tmp_path / "saved" / "ctc.model")
+    with pytest.raises(CheckpointError, match=r"has no CTC head and ctc\.model is there"):
+        load_checkpoint(tmp_path / "saved")
+    save(tiny_model(tmp_path), tmp_path / "saved", "card")  # takes what is not its own away
+    assert load_checkpoint(tmp_path / "saved").ctc_tokenizer is None
+
+
+def test_a_model_s_head_and_pieces_must_agree(tmp_path: Path) -> None:
+    model = tiny_ctc_model(tmp_path)
+    with pytest.raises(CheckpointError, match="36 pieces for a CTC head, the CTC tokenizer has none"):
+        replace(model, ctc_tokenizer=None)
+    assert isinstance(model.config, CrossConfig)
+    with pytest.raises(CheckpointError, match="37 pieces for a CTC head, the CTC tokenizer has 36 pieces"):
+        replace(model, config=replace(model.config, ctc_pieces=37))
+    with pytest.raises(CheckpointError, match="has none for a CTC head, the CTC tokenizer has 36 pieces"):
+        replace(tiny_model(tmp_path), ctc_tokenizer=model.ctc_tokenizer)
