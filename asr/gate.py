@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from asr.anchoring import newest_frame
 from asr.config import GateConfig
 from asr.units import FRAMES_PER_STEP
 
@@ -71,12 +72,6 @@ class Gate(Protocol):
         ...
 
 
-def newest_frame(view: GateView) -> Tensor:
-    """[B] the furthest frame that any token since the anchor was read from; 0 without text."""
-    index = torch.arange(view.text_frames.shape[1], device=view.count.device)
-    return torch.where(index < view.count[:, None], view.text_frames, 0).amax(1)
-
-
 @dataclass(frozen=True)
 class Reading:
     """Where the candidate is read from, as every gate sees it.
@@ -100,7 +95,7 @@ class Reading:
 
 def read(view: GateView, config: GateConfig) -> Reading:
     """What the attention says of the candidate; see `GateView` for the shapes."""
-    last = newest_frame(view)
+    last = newest_frame(view.text_frames, view.count)
     some = view.count > 0
     first = torch.where(some, (last - 8).clamp(min=config.sink_frames), config.sink_frames)
     index = torch.arange(view.attention.shape[1], device=last.device)
@@ -120,11 +115,10 @@ def read(view: GateView, config: GateConfig) -> Reading:
     everywhere = torch.where(index >= config.sink_frames, view.attention, 0.0)
     behind = torch.where(index < (last - 25)[:, None], everywhere, 0.0).sum(1) > 0.5 * everywhere.sum(1)
     looks_back = some & ~stuck & behind & (everywhere.argmax(1) < last - 25)
-    far_back = some & (frame < last - 100)
     ahead = index - frame[:, None]
     near = (ahead >= -config.loud_behind_frames) & (ahead <= config.loud_ahead_frames)
     silent = view.letters & ((near & view.loud).sum(1) < config.loud_frames)
-    barred = view.ended | looks_back | far_back | silent | _repeats(view, frame, stuck)
+    barred = view.ended | looks_back | silent | _repeats(view, frame, stuck)
     return Reading(looked, total, frame, last, edge, unsure, barred)
 
 

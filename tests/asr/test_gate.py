@@ -1,0 +1,207 @@
+"""Emit gates: known answers on hand-made views."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from asr.config import GateConfig
+from asr.gate import AttentionGate, GateView, LearnedGate, old_share, read
+
+FRAMES, NOW, DELAY, DIM = 240, 200, 6, 8
+AGE = 4 * DELAY - 5
+EDGE = NOW - AGE
+"""The first frame that is too young at the default settings."""
+CONFIG = GateConfig()
+CANDIDATE = 7
+
+
+def view(attention: dict[int, float], **changes: Any) -> GateView:
+    """One row that is sure of a word and reads it from the frames of `attention`; text was last read from 170."""
+    looked = torch.zeros(1, FRAMES)
+    for frame, weight in attention.items():
+        looked[0, frame] = weight
+    values: dict[str, Any] = {
+        "now": NOW,
+        "frames": FRAMES,
+        "delay": DELAY,
+        "chunk_steps": 1,
+        "candidate": CANDIDATE,
+        "probability": 0.9,
+        "begins_word": True,
+        "letters": True,
+        "ended": False,
+        "since_pause": 5,
+        "text": [1, 2, 3, 4, 5],
+        "text_frames": [120, 130, 140, 150, 170],
+        **changes,
+    }
+    values["count"] = len(values["text"])
+    values["text"] = values["text"] + [0] * 3
+    values["text_frames"] = values["text_frames"] + [0] * 3
+    loud = values.pop("loud", range(FRAMES))
+    heard = torch.zeros(1, FRAMES, dtype=torch.bool)
+    heard[0, list(loud)] = True
+    rows = {name: torch.tensor([value]) for name, value in values.items()}
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(2, 1, DIM, generator=generator)
+    return GateView(attention=looked, loud=heard, hidden=vectors[0], around=vectors[1], **rows)
+
+
+def opens(shown: GateView, config: GateConfig = CONFIG) -> bool:
+    return bool(AttentionGate(config)(shown).open[0])
+
+
+def test_it_opens_when_the_attention_is_older_than_the_age() -> None:
+    assert opens(view({EDGE - 1: 1.0}))
+    assert not opens(view({EDGE: 1.0}))
+    assert int(AttentionGate(CONFIG)(view({EDGE - 1: 1.0})).frame[0]) == EDGE - 1
+
+
+@pytest.mark.parametrize("delay", [4, 6, 8])
+def test_the_age_is_the_delay_and_the_offset(delay: int) -> None:
+    edge = NOW - (4 * delay + CONFIG.offset_frames)
+    assert opens(view({edge - 1: 1.0}, delay=delay))
+    assert not opens(view({edge: 1.0}, delay=delay))
+
+
+def test_a_short_delay_has_a_least_age() -> None:
+    for delay in (1, 2):  # 4 - 5 and 8 - 5 frames
+        assert opens(view({NOW - CONFIG.least_frames - 1: 1.0}, delay=delay))
+        assert not opens(view({NOW - CONFIG.least_frames: 1.0}, delay=delay))
+    assert not opens(view({NOW - 6: 1.0}, delay=1), replace(CONFIG, least_frames=6))
+
+
+@pytest.mark.parametrize(("chunk_steps", "waits"), [(1, 0), (2, 2), (3, 4), (4, 6), (16, 6)])
+def test_half_the_wait_for_the_chunk_is_taken_off_up_to_a_bound(chunk_steps: int, waits: int) -> None:
+    assert opens(view({EDGE + waits - 1: 1.0}, chunk_steps=chunk_steps))
+    assert not opens(view({EDGE + waits: 1.0}, chunk_steps=chunk_steps))
+
+
+UNSURE = [
+    {"probability": 0.49},
+    {"since_pause": 2},
+    {"since_pause": 9, "text_frames": [10, 20, 30, 40, EDGE - CONFIG.hold_frames - 60]},  # a pause before it
+]
+
+
+@pytest.mark.parametrize("why", UNSURE)
+def test_an_unsure_token_is_held_to_the_bound_and_never_longer(why: dict[str, Any]) -> None:
+    held = EDGE - CONFIG.hold_frames
+    text = {"text_frames": [100, 110, 120, 130, 140], **why}
+    assert not opens(view({EDGE - 1: 1.0}, **text))
+    assert not opens(view({held: 1.0}, **text))
+    assert opens(view({held - 1: 1.0}, **text))
+
+
+def test_a_token_is_sure_again_after_enough_of_them() -> None:
+    assert opens(view({EDGE - 1: 1.0}, since_pause=3, probability=0.5))
+
+
+def test_the_frame_is_the_median_of_the_attention() -> None:
+    assert int(read(view({165: 0.3, 175: 0.3, 190: 0.4}), CONFIG).frame[0]) == 175
+    assert opens(view({172: 0.51, 190: 0.49}))
+    assert not opens(view({172: 0.49, 190: 0.51}))
+
+
+def test_enough_of_the_attention_must_be_old() -> None:
+    strict = replace(CONFIG, old_mass=0.8)
+    assert opens(view({172: 0.81, 190: 0.19}), strict)
+    assert not opens(view({172: 0.79, 190: 0.21}), strict)
+
+
+def test_sinks_are_not_looked_at() -> None:
+    nothing = {"text": [], "text_frames": []}
+    shown = view({0: 0.5, 2: 0.4, 195: 0.1}, **nothing)
+    assert int(read(shown, CONFIG).frame[0]) == 195
+    assert not opens(shown)
+    assert opens(shown, replace(CONFIG, sink_frames=2))
+
+
+def test_attention_behind_the_text_is_not_looked_at() -> None:
+    assert int(read(view({161: 0.9, 195: 0.1}), CONFIG).frame[0]) == 195  # 170 - 8 = 162
+    assert int(read(view({162: 0.9, 195: 0.1}), CONFIG).frame[0]) == 162
+
+
+def test_shares_count_what_is_older_than_the_edge() -> None:
+    reading = read(view({165: 1.0, EDGE - 5: 2.0, EDGE: 1.0}), CONFIG)
+    shares = [float(old_share(reading, younger)[0]) for younger in (-1, 0, 4, 5, 200)]
+    assert shares == pytest.approx([1.0, 0.75, 0.75, 0.25, 0.0])
+
+
+BARRED: dict[str, GateView] = {
+    "the text has ended": view({175: 1.0}, ended=True),
+    "nothing is to be heard": view({175: 1.0}, loud=[164, 206, 175, 176]),
+    "just written from the same place": view({175: 1.0}, text=[1, 2, 3, 4, CANDIDATE]),
+    "written a little before": view({175: 1.0}, text=[1, CANDIDATE, 3, 4, 5], text_frames=[120, 168, 140, 150, 170]),
+    "a piece for the third time": view({175: 1.0}, text=[1, 2, 3, CANDIDATE, CANDIDATE], begins_word=False),
+    "it looks back": view({140: 0.6, 175: 0.4}),
+}
+CLEARED: dict[str, GateView] = {
+    "three frames are loud": view({175: 1.0}, loud=[165, 205, 175]),
+    "a sign makes no sound": view({175: 1.0}, loud=[], letters=False),
+    "the same word from elsewhere": view({179: 1.0}, text=[1, 2, 3, 4, CANDIDATE]),
+    "longer ago than ten": view({175: 1.0}, text=[CANDIDATE] + [1] * 10, text_frames=[175] + [160] * 10),
+    "a piece for the second time": view({175: 1.0}, text=[1, 2, 3, 4, CANDIDATE], begins_word=False),
+    "only half of it looks back": view({140: 0.5, 175: 0.5}),
+    "the text is stuck": view({88: 1.0}, text=[1, 2, 3, 4, CANDIDATE], text_frames=[50, 60, 70, 80, 90]),
+}
+
+
+@pytest.mark.parametrize("why", list(BARRED))
+def test_what_is_barred_never_opens(why: str) -> None:
+    assert bool(read(BARRED[why], CONFIG).barred[0])
+    assert not opens(BARRED[why])
+    assert not bool(learned(100.0)(BARRED[why]).open[0])
+
+
+@pytest.mark.parametrize("why", list(CLEARED))
+def test_what_is_nearly_barred_opens(why: str) -> None:
+    assert not bool(read(CLEARED[why], CONFIG).barred[0])
+    assert opens(CLEARED[why])
+
+
+def learned(log_odds: float, config: GateConfig = CONFIG) -> LearnedGate:
+    """A gate that has learnt to say the same whatever it sees."""
+    gate = LearnedGate(config, dim=DIM, hidden=4).requires_grad_(False)
+    gate.out.weight.zero_()
+    gate.out.bias.fill_(log_odds)
+    return gate
+
+
+def test_the_learned_gate_opens_above_its_threshold() -> None:
+    young = view({195: 1.0})
+    assert bool(learned(0.1)(young).open[0])
+    assert not bool(learned(-0.1)(young).open[0])
+    assert bool(learned(1.1, replace(CONFIG, threshold=1.0))(young).open[0])
+    assert not bool(learned(0.9, replace(CONFIG, threshold=1.0))(young).open[0])
+
+
+def test_the_learned_gate_holds_no_token_longer_than_the_bound() -> None:
+    held = EDGE - CONFIG.hold_frames
+    text = {"text_frames": [100, 110, 120, 130, 140]}
+    assert not bool(learned(-100.0)(view({held: 1.0}, **text)).open[0])
+    assert bool(learned(-100.0)(view({held - 1: 1.0}, **text)).open[0])
+
+
+def test_the_learned_gate_sees_what_it_says_it_sees() -> None:
+    gate, shown = LearnedGate(CONFIG, dim=DIM, hidden=4).requires_grad_(False), view({175: 1.0})
+    facts = gate.known(shown, read(shown, CONFIG))
+    assert facts.shape == (1, len(gate.ages) + 10)
+    assert bool(torch.isfinite(facts).all())
+    assert facts[0, : len(gate.ages)].tolist() == [float(EDGE - age > 175) for age in gate.ages]
+    before = gate.logit(shown.hidden, shown.around, facts)
+    for changed in ((shown.hidden + 1, shown.around, facts), (shown.hidden, shown.around + 1, facts)):
+        assert not torch.equal(gate.logit(*changed), before)
+    assert not torch.equal(gate.logit(shown.hidden, shown.around, facts + 1), before)
+
+
+def test_rows_are_judged_one_by_one() -> None:
+    shown = [view({EDGE - 1: 1.0}), view({EDGE: 1.0}), view({EDGE - 1: 1.0}, ended=True), view({160: 0.9, 175: 0.1})]
+    batch = GateView(**{name: torch.cat([getattr(one, name) for one in shown]) for name in vars(shown[0])})
+    answer = AttentionGate(CONFIG)(batch)
+    assert answer.open.tolist() == [opens(one) for one in shown]
+    assert answer.frame.tolist() == [int(AttentionGate(CONFIG)(one).frame[0]) for one in shown]
