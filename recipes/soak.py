@@ -105,6 +105,7 @@ def run_long(model: Model, samples: Samples, *, delay_ms: int, chunk_ms: int, se
                 resident.append(resident_bytes() or 0)
                 print(f"{len(state_bytes) - 1} min, {len(marks)} re-anchorings", file=sys.stderr, flush=True)
         session.close()
+        marks += [samples_to_ms(fed)] * (session.stats.re_anchors - len(marks))
         transcript = session.transcript()
     return Run(
         transcript=transcript,
