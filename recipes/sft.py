@@ -313,7 +313,7 @@ class Trainer:
         )
         if not bool(torch.isfinite(loss)):
             raise ConfigError(
-                f"the loss of step {self.done + 1} is {metrics["loss"]}; lower learning_rate, or look for bad clips"
+                f"the loss of step {self.done + 1} is {metrics['loss']}; lower learning_rate, or look for bad clips"
             )
         rate = learning_rate(self.done, config)
         for group in self._optimiser.param_groups:
