@@ -181,6 +181,7 @@ class CrossRecogniser(nn.Module):
                 batch,
                 hidden=self.ctc.hidden if self.ctc else 0,
                 steps=history // FRAMES_PER_STEP if self.ctc else 0,
+                labels=self.ctc.pieces + 1 if self.ctc else 0,
             ),
         )
         return self.reset(state, torch.arange(batch, device=device))

@@ -21,6 +21,9 @@ from asr.gate import AttentionGate, Gate, LearnedGate
 from asr.units import FRAMES_PER_STEP, STEP_MS
 from asr.vocabulary import Vocabulary
 
+SETTLED_FRAMES = 16
+"""With so much right context a frame hardly changes any more."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CrossConfig:
@@ -176,10 +179,10 @@ class Model:
     def lateness_steps(self, settings: SessionSettings) -> int:
         """Steps after a word's end within which its text comes, if it comes.
 
-        These are the delay, what the gate may hold an unsure token or one that looks like a repeat back for, and the
-        right context, within which a frame is still encoded anew.
+        These are the delay, what the gate may hold an unsure token or one that looks like a repeat back for, and what
+        of the right context still changes a word's frames much.
         """
-        late = settings.chunk.right_frames
+        late = min(settings.chunk.right_frames, SETTLED_FRAMES)
         if isinstance(self.config, CrossConfig):
             gate = self.config.gate
             late += max(0, gate.offset_frames) + max(gate.hold_frames, gate.stuck_frames)

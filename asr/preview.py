@@ -27,7 +27,7 @@ class Preview:
         recurrent: [B, hidden] the head's state at `final` [B] final frames.
         window: [B] steps that have a label.
         labels, probability: [B, W] the best label of the newest W steps, newest last, provisional ones included, and
-            its probability.
+            its probability; log_probs: [B, W, V'+1] all of them.
     """
 
     recurrent: Tensor
@@ -35,9 +35,10 @@ class Preview:
     window: Tensor
     labels: Tensor
     probability: Tensor
+    log_probs: Tensor
 
     @classmethod
-    def zeros(cls, like: Tensor, batch: int, *, hidden: int, steps: int) -> Preview:
+    def zeros(cls, like: Tensor, batch: int, *, hidden: int, steps: int, labels: int) -> Preview:
         """Of streams that have to be `reset` before their first block; `hidden` and `steps` are 0 without a head."""
         zero = torch.zeros(batch, dtype=torch.int64, device=like.device)
         return cls(
@@ -46,6 +47,7 @@ class Preview:
             window=zero,
             labels=torch.zeros(batch, steps, dtype=torch.int64, device=like.device),
             probability=like.new_zeros(batch, steps),
+            log_probs=like.new_zeros(batch, steps, labels),
         )
 
     def reset(self, rows: Tensor, *, blank: int) -> Preview:
@@ -56,6 +58,7 @@ class Preview:
             window=self.window.index_fill(0, rows, 0),
             labels=self.labels.index_fill(0, rows, blank),
             probability=self.probability.index_fill(0, rows, 0),
+            log_probs=self.log_probs.index_fill(0, rows, 0),
         )
 
     def rows(self, index: Tensor) -> Preview:
@@ -83,11 +86,12 @@ class Preview:
         now = heard // FRAMES_PER_STEP
         before = (start + skip) // FRAMES_PER_STEP
         size = self.labels.shape[1]
-        labels, probability = mine.labels, mine.probability
+        labels, probability, everything = mine.labels, mine.probability, mine.log_probs
         # The window has been written up to the last block's newest step; move it to this one's.
         place = torch.arange(size, device=y.device) + (now - mine.window)[:, None]
         labels = torch.where(place < size, labels.gather(1, place.clamp(max=size - 1)), head.blank)
         probability = torch.where(place < size, probability.gather(1, place.clamp(max=size - 1)), 0.0)
+        everything = torch.where((place < size)[:, :, None], _at(everything, place), 0.0)
         for said, count, first in ((log_probs, steps, before), (tail, more, before + steps)):
             if said.shape[1]:
                 best, label = said.max(-1)
@@ -95,13 +99,20 @@ class Preview:
                 here = (at >= 0) & (at < count[:, None])
                 labels = torch.where(here, label.gather(1, at.clamp(0, label.shape[1] - 1)), labels)
                 probability = torch.where(here, best.exp().gather(1, at.clamp(0, label.shape[1] - 1)), probability)
+                everything = torch.where(here[:, :, None], _at(said, at), everything)
         return Preview(
             recurrent=self.recurrent.index_copy(0, index, recurrent),
             final=self.final.index_copy(0, index, start + torch.maximum(final, skip)),
             window=self.window.index_copy(0, index, now),
             labels=self.labels.index_copy(0, index, labels),
             probability=self.probability.index_copy(0, index, probability),
+            log_probs=self.log_probs.index_copy(0, index, everything),
         )
+
+
+def _at(x: Tensor, place: Tensor) -> Tensor:
+    """x[b, place[b]] of [k, T, V], places beyond its ends being those of its ends."""
+    return x.gather(1, place.clamp(0, x.shape[1] - 1)[:, :, None].expand(-1, -1, x.shape[2]))
 
 
 @dataclass(frozen=True, kw_only=True)

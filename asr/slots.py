@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from asr.config import ChunkSetting, RowSettings, SessionSettings
 from asr.cross_recogniser import CrossRecogniser
@@ -46,11 +47,18 @@ class RowResult:
         steps: the block's, in order.
         re_anchors: of this row since its stream began.
         labels: the CTC head's best label of each of the newest steps heard, newest last; empty without a head.
+        log_probs: [W, V'+1] all it says of them; None without a head.
     """
 
     steps: tuple[RowStep, ...]
     re_anchors: int
     labels: tuple[int, ...] = ()
+    log_probs: Tensor | None = None
+
+
+class _Heard(TypedDict, total=False):
+    labels: tuple[int, ...]
+    log_probs: Tensor
 
 
 class StreamEngine:
@@ -173,21 +181,21 @@ class StreamEngine:
                 self._state,
             )
             re_anchors: list[int] = self._state.re_anchors.tolist()
-            labels = self._labels()
+            heard = self._heard()
         columns = _columns(outputs)
         return {
-            row: RowResult(
-                steps=columns[row][: len(samples) // STEP_SAMPLES], re_anchors=re_anchors[row], labels=labels[row]
-            )
+            row: RowResult(steps=columns[row][: len(samples) // STEP_SAMPLES], re_anchors=re_anchors[row], **heard[row])
             for row, samples in blocks.items()
         }
 
-    def _labels(self) -> list[tuple[int, ...]]:
-        """Each row's labels of the newest steps."""
+    def _heard(self) -> list[_Heard]:
+        """What the CTC head said of each row's newest steps."""
         recogniser = self.model.recogniser
         if not isinstance(recogniser, CrossRecogniser) or recogniser.ctc is None:
-            return [()] * self.slots
-        return [tuple(row) for row in self._state.preview.labels.tolist()]
+            return [_Heard() for _ in range(self.slots)]
+        preview = self._state.preview
+        labels = preview.labels.tolist()
+        return [_Heard(labels=tuple(row), log_probs=preview.log_probs[at]) for at, row in enumerate(labels)]
 
     def _check(self, row: int, samples: Samples) -> None:
         most = self._owner(row).chunk.chunk_steps * STEP_SAMPLES

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import codecs
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from asr.recogniser import WAIT
 from asr.vocabulary import Vocabulary
 from asr.words import Word
+
+Locate = Callable[[str, int, int, int], tuple[int, int] | None]
+"""(text, first_ms, last_ms, previous_end_ms) of a word to its start and end in ms, or None if they are not known."""
 
 LONGEST_WORD = 256
 """Characters after which a word is broken: text without any space must not grow a stream's state."""
@@ -112,6 +115,7 @@ class AssemblerState:
 class _Collected:
     """One call's delta in the making."""
 
+    locate: Locate | None
     text: list[str] = field(default_factory=list)
     words: dict[int, Word] = field(default_factory=dict)
     amended: tuple[int, Word] | None = None
@@ -120,9 +124,7 @@ class _Collected:
         return TextDelta(text="".join(self.text), words=tuple(self.words.values()), amended=self.amended)
 
 
-def word_span_ms(
-    first_ms: int, last_ms: int, *, letters: int, previous_end_ms: int, heard_ms: int
-) -> tuple[int, int]:
+def word_span_ms(first_ms: int, last_ms: int, *, letters: int, previous_end_ms: int, heard_ms: int) -> tuple[int, int]:
     """When a word was spoken, from the frames that its pieces were read from.
 
     Whisper's alignment heads look 0.3 s past the onset of a piece, with little spread; where a word ends they do not
@@ -142,9 +144,14 @@ def word_span_ms(
     """
     onset = first_ms - 300
     end = onset + 30 + 60 * letters + (last_ms - first_ms) * 18 // 100
-    end = min(max(end, previous_end_ms + SHORTEST_WORD_MS), heard_ms)
-    start = max(onset, previous_end_ms)
-    return max(0, min(start, end - SHORTEST_WORD_MS)), end
+    return within(onset, end, previous_end_ms=previous_end_ms, heard_ms=heard_ms)
+
+
+def within(start_ms: int, end_ms: int, *, previous_end_ms: int, heard_ms: int) -> tuple[int, int]:
+    """The span nearest to one asked for with 0 <= start < end <= heard_ms and, where there is room, behind the word
+    before."""
+    end = min(max(end_ms, previous_end_ms + SHORTEST_WORD_MS), heard_ms)
+    return max(0, min(max(start_ms, previous_end_ms), end - SHORTEST_WORD_MS)), end
 
 
 class WordAssembler:
@@ -163,7 +170,13 @@ class WordAssembler:
         self._letters: list[bool] = vocabulary.letters(size).tolist()
 
     def step(
-        self, steps: Sequence[StepText], state: AssemblerState, *, heard_ms: int, last: bool = False
+        self,
+        steps: Sequence[StepText],
+        state: AssemblerState,
+        *,
+        heard_ms: int,
+        last: bool = False,
+        locate: Locate | None = None,
     ) -> tuple[TextDelta, AssemblerState]:
         """The words that a block's steps closed.
 
@@ -172,10 +185,11 @@ class WordAssembler:
             state: what the call before left.
             heard_ms: audio that had to arrive for them, at least 1 where there is a piece.
             last: whether a flush ends here: what is open is closed, and half a character becomes U+FFFD.
+            locate: knows better than `word_span_ms` when a word was spoken, or answers None.
         Returns:
             what is new, and the new state.
         """
-        new = _Collected()
+        new = _Collected(locate)
         for step in steps:
             if step.token == WAIT:
                 if step.closes and state.word is not None:
@@ -247,13 +261,7 @@ def _deliver(state: AssemblerState, new: _Collected, heard_ms: int) -> Assembler
     if word.record is None and index:
         new.text.append(" ")
     new.text.append(fresh)
-    start_ms, end_ms = word_span_ms(
-        word.first_ms,
-        word.last_ms,
-        letters=sum(character.isalnum() for character in word.text),
-        previous_end_ms=state.previous_end_ms,
-        heard_ms=heard_ms,
-    )
+    start_ms, end_ms = _span(word, state.previous_end_ms, heard_ms, new.locate)
     record = Word(
         text=word.text,
         start_ms=start_ms,
@@ -267,3 +275,16 @@ def _deliver(state: AssemblerState, new: _Collected, heard_ms: int) -> Assembler
         new.amended = (index, record)
     word = replace(word, delivered=len(word.text), index=index, record=record)
     return replace(state, word=word, count=max(state.count, index + 1))
+
+
+def _span(word: OpenWord, previous_end_ms: int, heard_ms: int, locate: Locate | None) -> tuple[int, int]:
+    """When a word was spoken; what was said of it once stays, unless it has got longer."""
+    letters = sum(character.isalnum() for character in word.text)
+    if word.record is not None and letters == sum(character.isalnum() for character in word.record.text):
+        return word.record.start_ms, word.record.end_ms
+    found = None if locate is None else locate(word.text, word.first_ms, word.last_ms, previous_end_ms)
+    if found is not None:
+        return within(*found, previous_end_ms=previous_end_ms, heard_ms=heard_ms)
+    return word_span_ms(
+        word.first_ms, word.last_ms, letters=letters, previous_end_ms=previous_end_ms, heard_ms=heard_ms
+    )

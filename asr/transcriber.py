@@ -16,6 +16,7 @@ from typing import Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from asr.audio import open_audio
 from asr.clock import ClockMap
@@ -27,9 +28,10 @@ from asr.preview import preview_words
 from asr.recogniser import WAIT
 from asr.resample import Samples
 from asr.slots import RowResult, StreamEngine
-from asr.text import AssemblerState, StepText, TextDelta, WordLog
+from asr.text import AssemblerState, Locate, StepText, TextDelta, WordLog
 from asr.units import FRAME_SAMPLES, MEL_SAMPLES, SAMPLE_RATE, STEP_SAMPLES, samples_to_ms
 from asr.watchdog import Watchdog, WatchdogState
+from asr.word_times import ctc_span_ms
 from asr.words import DecodeStats, Transcript
 
 __all__ = ["FlushRule", "HeardWord", "Stream", "advance", "transcribe"]
@@ -158,15 +160,34 @@ class Stream:
         if tokenizer is None:
             return []
 
-        def end_ms(step: int) -> int:  # of a step of the window
-            return samples_to_ms(
-                self._clock.to_audio(self._clock.model - (len(self._labels) - 1 - step) * STEP_SAMPLES)
-            )
-
         return [
-            HeardWord(text=word.text, start_ms=end_ms(word.first - 1), end_ms=end_ms(word.last))
+            HeardWord(text=word.text, start_ms=self._step_end_ms(word.first - 1), end_ms=self._step_end_ms(word.last))
             for word in preview_words(self._labels, tokenizer)
         ]
+
+    def _step_end_ms(self, step: int) -> int:
+        """Where a step of the CTC head's window ends on the audio clock."""
+        behind = len(self._labels) - 1 - step
+        return samples_to_ms(self._clock.to_audio(self._clock.model - behind * STEP_SAMPLES))
+
+    def _locate(self, log_probs: Tensor) -> Locate:
+        """Word times from what the CTC head heard."""
+        tokenizer = self.engine.model.ctc_tokenizer
+        assert tokenizer is not None
+        step_end_ms = [self._step_end_ms(step) for step in range(len(self._labels))]
+
+        def locate(text: str, first_ms: int, last_ms: int, previous_end_ms: int) -> tuple[int, int] | None:
+            return ctc_span_ms(
+                text,
+                first_ms,
+                last_ms,
+                log_probs=log_probs,
+                step_end_ms=step_end_ms,
+                tokenizer=tokenizer,
+                previous_end_ms=previous_end_ms,
+            )
+
+        return locate
 
     def close(self) -> None:
         """Give the slot back; harmless when called twice."""
@@ -269,6 +290,7 @@ class Stream:
             self._text,
             heard_ms=samples_to_ms(self.processed),
             last=over,
+            locate=None if result.log_probs is None else self._locate(result.log_probs.cpu()),
         )
         return delta
 

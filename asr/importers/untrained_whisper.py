@@ -10,7 +10,7 @@ from asr.importers.whisper import whisper_weights
 from asr.model import CrossConfig, Model, build_cross
 from asr.vocabulary import Vocabulary
 
-RIGHT_FRAMES = {1: 32, 2: 32, 4: 32, 8: 32, 16: 32, 50: 64}  # by chunk_steps: dearer the shorter the chunk
+RIGHT_FRAMES = {1: 32, 2: 48, 4: 64, 8: 64, 16: 64, 50: 64}  # by chunk_steps: dearer the shorter the chunk
 SILENCE_FRAMES = 50
 DELAY_STEPS = tuple(range(1, 17))
 

@@ -103,9 +103,19 @@ def test_the_command_prints_a_table_and_json_lines(tmp_path: Path, capsys: pytes
     assert [(entry["chunk_ms"], entry["streams"]) for entry in found] == [(80, 1), (80, 2), (160, 1), (160, 2)]
     assert {entry["threads"] for entry in found} == {1}
     assert table(found).splitlines() == lines[:5]
+
+
+def test_the_command_writes_its_lines_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tiny_additive_model(tmp_path), tmp_path / "model", "a card")
+    soundfile.write(tmp_path / "a.wav", bursts(0.5).numpy(), SAMPLE_RATE)
+    arguments = ["--model", str(tmp_path / "model"), "--audio", str(tmp_path / "a.wav"), "--delay-ms", "160"]
+    arguments += ["--chunk-ms", "320", "--streams", "1", "--repeats", "1", "--seconds", "0.2"]
     assert main([*arguments, "--out", str(tmp_path / "b.jsonl")]) == 0
-    assert len((tmp_path / "b.jsonl").read_text().splitlines()) == 4
-    assert len(capsys.readouterr().out.splitlines()) == 5
+    (entry,) = [json.loads(line) for line in (tmp_path / "b.jsonl").read_text().splitlines()]
+    assert (entry["audio_seconds"], entry["chunk_ms"], entry["ratio"]) == (0.2, 320, 1.0)
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert main([*arguments, "--streams", "0"]) == 2
+    assert "error: an engine needs at least 1 slot" in capsys.readouterr().err
 
 
 def test_the_command_names_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

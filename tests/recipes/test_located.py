@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from asr.metrics import WordErrors
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asr.metrics import WordErrors, count_errors
 from recipes.located import TimedText, count_by_place, is_near, locate
 
 
@@ -63,3 +66,28 @@ def test_near_counts_both_sides_and_its_border() -> None:
     assert is_near(0, [9000, 2000], within_ms=2000)
     assert not is_near(4001, [2000], within_ms=2000)
     assert not is_near(1, [], within_ms=2000)
+
+
+WORDS = st.lists(st.sampled_from(["cat", "sat", "red", "old"]), max_size=8)
+
+
+@given(reference=WORDS, hypothesis=WORDS)
+def test_located_errors_are_as_many_as_counted_ones(reference: list[str], hypothesis: list[str]) -> None:
+    found = locate(timed(" ".join(reference)), timed(" ".join(hypothesis)))
+    count = [unit.kind for unit in found].count
+    errors = WordErrors(count("hit"), count("substitution"), count("deletion"), count("insertion"))
+    assert errors.reference_length == len(reference)
+    assert errors.hits + errors.substitutions + errors.insertions == len(hypothesis)
+    assert errors.errors == count_errors(" ".join(reference), " ".join(hypothesis)).errors
+
+
+@given(reference=WORDS, hypothesis=WORDS, marks=st.lists(st.integers(0, 9000), max_size=3))
+def test_near_and_elsewhere_add_up(reference: list[str], hypothesis: list[str], marks: list[int]) -> None:
+    found = locate(timed(" ".join(reference)), timed(" ".join(hypothesis)))
+    counts = count_by_place(found, marks, within_ms=1500)
+    (near, near_doubled), (far, far_doubled) = counts["near"], counts["elsewhere"]
+    assert near.reference_length + far.reference_length == len(reference)
+    assert near.hits + far.hits == sum(unit.kind == "hit" for unit in found)
+    assert near_doubled + far_doubled == sum(unit.doubled for unit in found)
+    assert near_doubled <= near.insertions
+    assert far_doubled <= far.insertions

@@ -150,6 +150,25 @@ def test_the_seed_sets_order_and_pauses(tmp_path: Path) -> None:
     assert [p.start for p in first.placed] != [p.start for p in other.placed]
 
 
+def test_one_clip_is_joined_with_itself(tmp_path: Path) -> None:
+    joined = join_clips(clips(tmp_path, [1600]), seconds=1.5, seed=1, pause_ms=(400, 400), noise_db=-80)
+    assert [(placed.start, placed.end) for placed in joined.placed] == [
+        (6400, 8000),
+        (14_400, 16_000),
+        (22_400, 24_000),
+    ]
+    assert joined.text == "word0 word0 word0"
+    assert rms_db(joined.samples[8000:14_400]) == pytest.approx(-80, abs=0.01)
+
+
+def test_pauses_differ_in_length_and_noise(tmp_path: Path) -> None:
+    joined = join_clips(clips(tmp_path, [1600] * 3), seconds=5, seed=4)
+    ends = [0, *(placed.end for placed in joined.placed)]
+    pauses = [joined.samples[end : placed.start] for end, placed in zip(ends, joined.placed, strict=False)]
+    assert len({len(pause) for pause in pauses}) > 2
+    assert not np.array_equal(pauses[0][:100], pauses[1][:100])
+
+
 def test_a_joined_recording_needs_clips_and_time(tmp_path: Path) -> None:
     made = clips(tmp_path, [1600])
     for chosen, seconds, pause_ms in (([], 1.0, (300, 1000)), (made, 0.0, (300, 1000)), (made, 1.0, (500, 300))):

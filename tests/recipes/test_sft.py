@@ -286,6 +286,73 @@ def test_every_example_comes_once_before_one_comes_again(tmp_path: Path) -> None
     assert sorted(firsts) == sorted(example.samples[0].item() for example in EXAMPLES)
 
 
+def test_the_seed_sets_the_batches(tmp_path: Path) -> None:
+    drawn = []
+    for seed in (1, 1, 2):
+        trainer = Trainer(tiny(tmp_path), EXAMPLES, replace(CONFIG, seed=seed))
+        drawn.append([(b.samples[:, 0].tolist(), b.delay.tolist()) for b in (trainer.next_batch() for _ in range(4))])
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_one_step_moves_every_weight(tmp_path: Path) -> None:
+    recogniser = tiny(tmp_path)
+    before = {name: value.detach().clone() for name, value in recogniser.named_parameters()}
+    Trainer(recogniser, EXAMPLES, replace(CONFIG, weight_decay=0.0)).step()
+    same = [name for name, value in recogniser.named_parameters() if torch.equal(value, before[name])]
+    assert same == []
+
+
+def test_gradients_are_clipped_to_their_norm(tmp_path: Path) -> None:
+    recogniser = tiny(tmp_path)
+    metrics = Trainer(recogniser, EXAMPLES, replace(CONFIG, clip_norm=0.01)).step()
+    gradients = [value.grad for value in recogniser.parameters() if value.grad is not None]
+    norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+    assert metrics["gradient_norm"] > 0.1
+    assert float(norm) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_the_rate_of_each_step_is_the_schedule_s(tmp_path: Path) -> None:
+    lines = list(train(Trainer(tiny(tmp_path), EXAMPLES, CONFIG), tmp_path / "run"))
+    assert [line["learning_rate"] for line in lines] == [learning_rate(step, CONFIG) for step in range(6)]
+
+
+def test_padding_changes_no_logit_that_counts(tmp_path: Path) -> None:
+    recogniser = tiny(tmp_path).eval()
+    short, long = spoken((5, 320), steps=8), EXAMPLES[1]
+    alone = make_batch([short], [1], wait=recogniser.wait, trailing_waits=2)
+    both = make_batch([short, long], [1, 3], wait=recogniser.wait, trailing_waits=2)
+    with torch.inference_mode():
+        one = recogniser(alone.samples, alone.outputs, alone.delay)
+        two = recogniser(both.samples, both.outputs, both.delay)
+    assert both.outputs.shape[1] > alone.outputs.shape[1]
+    torch.testing.assert_close(two[:1, : one.shape[1]], one)
+
+
+def test_the_z_loss_holds_the_normaliser_down(tmp_path: Path) -> None:
+    ends = []
+    for z_loss in (0.0, 1.0):
+        trainer = Trainer(tiny(tmp_path), EXAMPLES, replace(CONFIG, z_loss=z_loss))
+        ends.append([trainer.step()["squared_normaliser"] for _ in range(25)][-1])
+    assert ends[1] < 0.5 * ends[0]
+
+
+def test_waits_at_full_weight_are_said_more(tmp_path: Path) -> None:
+    rates = []
+    for weight in (0.05, 1.0):
+        trainer = Trainer(tiny(tmp_path), EXAMPLES, replace(CONFIG, batch_size=4, wait_weight=weight))
+        rates.append(sum(trainer.step()["wait_rate"] for _ in range(30)))
+    assert rates[1] > rates[0]
+
+
+def test_steps_are_logged_and_saved_when_they_should(tmp_path: Path) -> None:
+    config = replace(CONFIG, steps=7, log_every=3, save_every=5)
+    run = train(Trainer(tiny(tmp_path), EXAMPLES, config), tmp_path / "run")
+    assert [line["step"] for line in run] == [3, 6, 7]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["metrics.jsonl", "train.pt"]
+    saved = torch.load(tmp_path / "run" / "train.pt", weights_only=True)
+    assert (saved["done"], saved["examples"], saved["config"]) == (7, 4, asdict(config))
+
+
 def test_delays_cover_their_range(tmp_path: Path) -> None:
     trainer = Trainer(tiny(tmp_path), EXAMPLES, CONFIG)
     drawn = {int(delay) for _ in range(40) for delay in trainer.next_batch().delay}

@@ -17,7 +17,7 @@ from asr.units import SAMPLE_RATE
 from asr.words import DecodeStats, Transcript, Word
 from recipes.align import AlignedClip, AlignedWord
 from recipes.data import Clip
-from recipes.mixing import Joined, Placed
+from recipes.mixing import Joined, Placed, rms_db
 from recipes.soak import (
     Run,
     both_ways,
@@ -147,7 +147,7 @@ def test_a_state_that_grows_does_not_pass() -> None:
 
 
 def test_every_noise_comes_at_every_level(tmp_path: Path) -> None:
-    soundfile.write(tmp_path / "hum.wav", np.sin(np.arange(800) / 9) / 2, SAMPLE_RATE)
+    soundfile.write(tmp_path / "hum.wav", np.sin(np.arange(800) / 9) / 2, SAMPLE_RATE, subtype="FLOAT")
     found = dict(noise_streams([clip("hum", "", tmp_path / "hum.wav")], count=4000, levels_db=(-50, -20), seed=1))
     assert list(found) == [
         "silence",
@@ -162,6 +162,25 @@ def test_every_noise_comes_at_every_level(tmp_path: Path) -> None:
     assert not found["silence"].any()
     assert np.allclose(found["white -20 dBFS"], found["white -50 dBFS"] * 10**1.5, atol=1e-5)
     assert np.array_equal(found["hum -50 dBFS"][:800], found["hum -50 dBFS"][800:1600])
+
+
+def test_noise_is_at_its_level_and_reproducible(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "hum.wav", np.sin(np.arange(8000) / 9) / 2, SAMPLE_RATE)
+    hum = clip("hum", "", tmp_path / "hum.wav")
+    first = dict(noise_streams([hum], count=16_000, levels_db=(-40,), seed=1))
+    again = dict(noise_streams([hum], count=16_000, levels_db=(-40,), seed=1))
+    other = dict(noise_streams([hum], count=16_000, levels_db=(-40,), seed=2))
+    for name in ("white -40 dBFS", "pink -40 dBFS", "hum -40 dBFS"):
+        assert rms_db(first[name]) == pytest.approx(-40, abs=0.01)
+        assert np.array_equal(first[name], again[name])
+    assert not np.array_equal(first["white -40 dBFS"], other["white -40 dBFS"])
+    assert not np.allclose(first["white -40 dBFS"], first["pink -40 dBFS"])
+
+
+def test_conditions_with_words_are_listed_by_name() -> None:
+    report = noise_report([("wind", heard("a")), ("rain", heard("b")), ("calm", heard(""))])
+    assert [entry["condition"] for entry in report["written"]] == ["rain", "wind"]
+    assert noise_report([])["seconds_each"] == 0
 
 
 def test_the_noise_report_lists_what_was_written() -> None:
@@ -186,6 +205,14 @@ def test_the_noise_report_lists_what_was_written() -> None:
 def test_file_and_session_write_the_same(model: Model, seed: int) -> None:
     whole, pieces = both_ways(model, bursts(5, seed).numpy(), delay_ms=160, chunk_ms=160, rng=random.Random(seed))
     assert whole == pieces != ""
+
+
+def test_silence_is_equal_both_ways(model: Model, tmp_path: Path) -> None:
+    silent = tiny_additive_model(tmp_path)
+    silent.recogniser.requires_grad_(False)
+    silent.recogniser.banned.fill_(True)  # it can only wait
+    found = both_ways(silent, np.zeros(9000, dtype=np.float32), delay_ms=160, chunk_ms=160, rng=random.Random(1))
+    assert found == ("", "")
 
 
 def test_the_equal_report_lists_what_differs() -> None:
@@ -250,3 +277,12 @@ def test_the_command_names_what_is_wrong(data: list[str], capsys: pytest.Capture
     assert "no clip of the subsets" in capsys.readouterr().err
     assert main(["equal", *data, "--chunk-ms", "800"]) == 2
     assert "chunk_ms" in capsys.readouterr().err
+    assert main(["equal", *data[:2], "--manifest", "none.jsonl"]) == 2
+    assert "none.jsonl" in capsys.readouterr().err
+
+
+def test_words_in_noise_do_not_pass(data: list[str], model: Model) -> None:
+    save(model, data[1], "a card")  # writes words whatever it hears
+    code, report = run("noise", data, "--seconds", "4", "--level-db", "-20", "--subset", "odd")
+    assert report["passed"] == (not report["words"])
+    assert code == (0 if report["passed"] else 1)

@@ -1,0 +1,81 @@
+"""Puts trained parts together into one checkpoint.
+
+`python -m recipes.export --base M [--gate CHECKPOINT] [--ctc CHECKPOINT] --name NAME --card FILE --out CHECKPOINT`
+`--base` gives encoder, decoder and settings; the learned gate and the CTC head come from the checkpoints named, which
+must have been trained on that same base.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+import asr
+from asr.checkpoint import save
+from asr.config import GateConfig
+from asr.errors import CheckpointError, ConfigError
+from asr.model import CrossConfig, Model, build_cross
+
+PARTS = {"gate": "gate.", "ctc": "ctc."}
+
+
+def assemble(base: Model, donors: dict[str, Model], *, gate: GateConfig | None = None) -> Model:
+    """The base with the parts of the donors ("gate", "ctc").
+
+    Args:
+        gate: the gates' numbers; None: the base's.
+    Raises:
+        ConfigError: if a model is of another family or a donor lacks the part.
+        CheckpointError: if a donor's frozen weights are not the base's.
+    """
+    weights = dict(base.recogniser.state_dict())
+    config = base.config
+    if not isinstance(config, CrossConfig):
+        raise ConfigError(f"{base.name} is no cross-family model")
+    frozen = set(weights)
+    for part, donor in donors.items():
+        theirs = donor.recogniser.state_dict()
+        if not isinstance(donor.config, CrossConfig) or not any(key.startswith(PARTS[part]) for key in theirs):
+            raise ConfigError(f"{donor.name} has no {part}")
+        for key in sorted(frozen & set(theirs)):
+            if not key.startswith(tuple(PARTS.values())) and not torch.equal(weights[key], theirs[key]):
+                raise CheckpointError(
+                    f"{key} of {donor.name} is not that of {base.name}: it was trained on another base"
+                )
+        weights |= {key: value for key, value in theirs.items() if key.startswith(PARTS[part])}
+        if part == "gate":
+            config = replace(config, gate_hidden=donor.config.gate_hidden)
+        else:
+            config = replace(config, ctc_hidden=donor.config.ctc_hidden, ctc_pieces=donor.config.ctc_pieces)
+    config = replace(config, gate=gate or config.gate)
+    recogniser = build_cross(config, base.vocabulary)
+    recogniser.load_state_dict(weights)
+    tokenizer = donors["ctc"].ctc_tokenizer if "ctc" in donors else base.ctc_tokenizer
+    return replace(base, config=config, recogniser=recogniser.eval(), ctc_tokenizer=tokenizer)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """See the module's text."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", required=True)
+    parser.add_argument("--gate")
+    parser.add_argument("--ctc")
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--card", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args(argv)
+    donors = {part: asr.load(path) for part, path in (("gate", args.gate), ("ctc", args.ctc)) if path}
+    model = replace(assemble(asr.load(args.base), donors), name=args.name)
+    save(model, args.out, args.card.read_text(encoding="utf-8"))
+    size = sum(file.stat().st_size for file in args.out.iterdir()) / 1e6
+    print(f"{args.out}: {size:.1f} MB", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
