@@ -1,0 +1,57 @@
+"""Parts of several checkpoints in one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from asr.checkpoint import load_checkpoint, save
+from asr.errors import CheckpointError, ConfigError
+from asr.model import Model
+from recipes.export import assemble, main
+from recipes.gate import with_learned_gate
+from tests import tiny_model
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    model = tiny_model.tiny_model(tmp_path_factory.mktemp("base"))
+    weights = {key: value.half().float() for key, value in model.recogniser.state_dict().items()}
+    model.recogniser.load_state_dict(weights)
+    return model
+
+
+def test_the_gate_comes_from_the_donor_and_the_rest_from_the_base(base: Model) -> None:
+    donor = with_learned_gate(base, hidden=8)
+    made = assemble(base, {"gate": donor})
+    weights, theirs, ours = (m.recogniser.state_dict() for m in (made, donor, base))
+    assert set(weights) == set(theirs)
+    assert all(torch.equal(weights[key], theirs[key]) for key in weights if key.startswith("gate."))
+    assert all(torch.equal(weights[key], ours[key]) for key in ours)
+    assert made.config.gate_hidden == 8  # type: ignore[union-attr]
+
+
+def test_a_donor_without_the_part_is_refused(base: Model) -> None:
+    with pytest.raises(ConfigError, match="has no gate"):
+        assemble(base, {"gate": base})
+
+
+def test_a_donor_trained_on_another_base_is_refused(base: Model) -> None:
+    donor = with_learned_gate(base, hidden=8)
+    with torch.no_grad():
+        donor.recogniser.encoder_positions += 1  # type: ignore[operator,union-attr]
+    with pytest.raises(CheckpointError, match=r"encoder_positions .* trained on another base"):
+        assemble(base, {"gate": donor})
+
+
+def test_the_command_writes_a_checkpoint_that_loads(base: Model, tmp_path: Path) -> None:
+    save(base, tmp_path / "base", "base")
+    save(replace(with_learned_gate(base, hidden=8), name="gated"), tmp_path / "gate", "gate")
+    (tmp_path / "card.md").write_text("# both\n")
+    arguments = ["--base", str(tmp_path / "base"), "--gate", str(tmp_path / "gate"), "--name", "both"]
+    assert main([*arguments, "--card", str(tmp_path / "card.md"), "--out", str(tmp_path / "both")]) == 0
+    loaded = load_checkpoint(tmp_path / "both")
+    assert loaded.name == "both"
+    assert loaded.config.gate_hidden == 8  # type: ignore[union-attr]
+    assert (tmp_path / "both" / "MODEL_CARD.md").read_text() == "# both\n"
