@@ -63,7 +63,7 @@ def test_frames_that_are_no_whole_step_are_left_out(tokenizer: CtcTokenizer) -> 
 def test_it_overfits_a_toy(tokenizer: CtcTokenizer) -> None:
     torch.manual_seed(0)
     head = CtcHead(dim=DIM, hidden=24, pieces=len(tokenizer.pieces))
-    items = toy(tokenizer, 16)
+    items = toy(tokenizer, 12)
     groups = list(batches(items, 12_000, random.Random(0)))
     before = word_errors(head, groups, tokenizer).rate()
     told = list(train(head, items, tokenizer, minutes=60.0, seed=1, most_steps=200))
