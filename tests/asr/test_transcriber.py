@@ -18,7 +18,7 @@ from asr.units import STEP_SAMPLES
 from tests.scripted import LATCH, LOOP, codes, say, scripted_model
 from tests.tiny_model import bursts, tiny_additive_model, tiny_model
 
-SLOW = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SLOW = settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from streaming.session import Session
 from tests.scripted import codes, say, scripted_model
 from tests.tiny_model import bursts, tiny_additive_model, tiny_model
 
-SLOW = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SLOW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")
