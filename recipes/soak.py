@@ -238,37 +238,70 @@ def noise_streams(
             yield f"{clip.audio} {level_db:g} dBFS", at_level(samples, level_db)
 
 
-def noise_report(found: Sequence[tuple[str, Transcript]]) -> Report:
-    """Words written in each condition; those without one are only counted."""
-    spoke = [(name, transcript) for name, transcript in found if transcript.words]
+def noise_entry(name: str, transcript: Transcript) -> Report:
+    """What one condition gave, as a line of the partial file."""
+    return {
+        "condition": name,
+        "seconds": round(transcript.audio_samples / SAMPLE_RATE, 2),
+        "words": [
+            {"text": word.text, "start_ms": word.start_ms, "confidence": round(word.confidence, 3)}
+            for word in transcript.words
+        ],
+    }
+
+
+def noise_report(found: Sequence[Report]) -> Report:
+    """Words written in each condition, from `noise_entry`'s; those without one are only counted."""
+    spoke = sorted((entry for entry in found if entry["words"]), key=lambda entry: str(entry["condition"]))
     return {
         "check": "noise",
         "conditions": len(found),
-        "seconds_each": round(found[0][1].audio_samples / SAMPLE_RATE, 2) if found else 0,
-        "words": sum(len(transcript.words) for _, transcript in spoke),
-        "written": [
-            {
-                "condition": name,
-                "words": [
-                    {"text": word.text, "start_ms": word.start_ms, "confidence": round(word.confidence, 3)}
-                    for word in transcript.words
-                ],
-            }
-            for name, transcript in sorted(spoke, key=lambda item: item[0])
-        ],
+        "seconds_each": found[0]["seconds"] if found else 0,
+        "words": sum(len(entry["words"]) for entry in spoke),
+        "written": [{"condition": entry["condition"], "words": entry["words"]} for entry in spoke],
         "passed": not spoke,
     }
 
 
+def read_partial(path: Path, run: Report) -> list[Report]:
+    """The conditions that an interrupted run had finished; a last line cut short is taken off the file.
+
+    Raises:
+        ConfigError: if they are of a run with other settings.
+    """
+    if not path.exists():
+        path.write_text(json.dumps(run) + "\n", encoding="utf-8")
+        return []
+    whole = path.read_text(encoding="utf-8")
+    kept = whole[: whole.rfind("\n") + 1]
+    path.write_text(kept, encoding="utf-8")
+    first, *found = [json.loads(line) for line in kept.splitlines()] or [None]
+    if first != run:
+        raise ConfigError(f"{path} is of another run ({first}; this one is {run}); remove it to start anew")
+    return found
+
+
 def check_noise(model: Model, args: argparse.Namespace) -> Report:
-    """See the module's text."""
+    """See the module's text. With `--out`, what is finished is kept beside it, and an interrupted run goes on."""
+    names = ("model", "seconds", "level_db", "seed", "delay_ms", "chunk_ms")
+    run = {name: getattr(args, name) for name in names} | {"manifest": str(args.manifest)}
+    partial: Path | None = None if args.out is None else args.out.with_name(args.out.name + ".partial")
+    if partial is not None:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+    found = [] if partial is None else read_partial(partial, run)
+    done = {entry["condition"] for entry in found}
     streams = noise_streams(
         _clips(args), count=round(args.seconds * SAMPLE_RATE), levels_db=args.level_db, seed=args.seed
     )
-    found = []
-    for name, transcript in _decoded(((name, iter([samples])) for name, samples in streams), model, args):
-        found.append((name, transcript))
+    jobs = ((name, iter([samples])) for name, samples in streams if name not in done)
+    for name, transcript in _decoded(jobs, model, args):
+        found.append(noise_entry(name, transcript))
+        if partial is not None:
+            with partial.open("a", encoding="utf-8") as out:
+                out.write(json.dumps(found[-1]) + "\n")
         print(f"{len(found)}: {name}: {transcript.text!r}", file=sys.stderr, flush=True)
+    if partial is not None:
+        partial.unlink()
     return noise_report(found)
 
 

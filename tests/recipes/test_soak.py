@@ -11,6 +11,7 @@ import pytest
 import soundfile
 
 from asr.checkpoint import save
+from asr.errors import ConfigError
 from asr.model import Model
 from asr.transcriber import transcribe
 from asr.units import SAMPLE_RATE
@@ -25,8 +26,10 @@ from recipes.soak import (
     heard_words,
     long_report,
     main,
+    noise_entry,
     noise_report,
     noise_streams,
+    read_partial,
     reference_words,
     resident_bytes,
     run_long,
@@ -179,13 +182,15 @@ def test_noise_is_at_its_level_and_reproducible(tmp_path: Path) -> None:
 
 
 def test_conditions_with_words_are_listed_by_name() -> None:
-    report = noise_report([("wind", heard("a")), ("rain", heard("b")), ("calm", heard(""))])
+    report = noise_report(
+        [noise_entry("wind", heard("a")), noise_entry("rain", heard("b")), noise_entry("calm", heard(""))]
+    )
     assert [entry["condition"] for entry in report["written"]] == ["rain", "wind"]
     assert noise_report([])["seconds_each"] == 0
 
 
 def test_the_noise_report_lists_what_was_written() -> None:
-    report = noise_report([("white", heard("")), ("wind", heard("thank you"))])
+    report = noise_report([noise_entry("white", heard("")), noise_entry("wind", heard("thank you"))])
     assert (report["conditions"], report["seconds_each"], report["words"], report["passed"]) == (2, 60.0, 2, False)
     assert report["written"] == [
         {
@@ -196,7 +201,7 @@ def test_the_noise_report_lists_what_was_written() -> None:
             ],
         }
     ]
-    assert noise_report([("white", heard(""))])["passed"]
+    assert noise_report([noise_entry("white", heard(""))])["passed"]
 
 
 # -- equal -----------------------------------------------------------------------------------------------------------
@@ -265,6 +270,55 @@ def test_the_noise_command_reports(data: list[str]) -> None:
     code, report = run("noise", data, "--seconds", "0.5", "--level-db", "-30", "--subset", "odd", "--batch-size", "2")
     assert (report["check"], report["conditions"]) == ("noise", 4)
     assert code == (1 if report["words"] else 0)
+
+
+def test_an_interrupted_noise_run_goes_on(data: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--seconds", "0.5", "--level-db", "-30", "--subset", "odd", "--batch-size", "1")
+    _, whole = run("noise", data, *arguments)
+    partial = Path(data[1]).parent / "reports" / "report.json.partial"
+    assert not partial.exists()
+    settings = {
+        "model": data[1],
+        "seconds": 0.5,
+        "level_db": [-30.0],
+        "seed": 1,
+        "delay_ms": 160,
+        "chunk_ms": 160,
+        "manifest": data[3],
+    }
+    made = noise_entry("silence", heard("made up", seconds=1))
+    partial.write_text("".join(json.dumps(line) + "\n" for line in (settings, made)) + '{"cond')
+    capsys.readouterr()
+    code, rest = run("noise", data, *arguments)
+    assert "silence" not in capsys.readouterr().err  # it was not decoded again
+    assert rest["conditions"] == whole["conditions"]
+    written = rest["written"]
+    assert isinstance(written, list)
+    assert {"condition": "silence", "words": made["words"]} in written
+    assert code == 1
+    assert not partial.exists()
+
+
+def test_the_partial_file_of_another_run_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "r.json.partial"
+    assert read_partial(path, {"seed": 1}) == []
+    with path.open("a") as out:
+        out.write('{"condition": "silence", "seconds": 1, "words": []}\n{"condi')
+    assert [entry["condition"] for entry in read_partial(path, {"seed": 1})] == ["silence"]
+    assert len(path.read_text().splitlines()) == 2
+    with pytest.raises(ConfigError, match="another run"):
+        read_partial(path, {"seed": 2})
+
+
+def test_the_long_command_uses_word_times(data: list[str]) -> None:
+    words = (AlignedWord(text="the", start_ms=0, end_ms=100), AlignedWord(text="on", start_ms=100, end_ms=200))
+    aligned = Path(data[1]).parent / "aligned.jsonl"
+    aligned.write_text(AlignedClip(audio="0.wav", text="the on", words=words).to_json() + "\n")
+    _, report = run("long", data, "--minutes", "0.02", "--subset", "even", "--alignments", str(aligned))
+    assert report["clips"] == 1
+    _, spread = run("long", data, "--minutes", "0.02", "--subset", "even")
+    assert report["long"] == spread["long"]
+    assert report["one_by_one"] == spread["one_by_one"]
 
 
 def test_the_equal_command_reports(data: list[str], capsys: pytest.CaptureFixture[str]) -> None:
