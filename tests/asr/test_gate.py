@@ -147,6 +147,7 @@ CLEARED: dict[str, GateView] = {
     "longer ago than ten": view({175: 1.0}, text=[CANDIDATE] + [1] * 10, text_frames=[175] + [160] * 10),
     "a piece for the second time": view({175: 1.0}, text=[1, 2, 3, 4, CANDIDATE], begins_word=False),
     "only half of it looks back": view({140: 0.5, 175: 0.5}),
+    "the text is stuck and it looks back": view({50: 0.6, 88: 0.4}, text_frames=[50, 60, 70, 80, 90]),
     "the text is stuck": view({88: 1.0}, text=[1, 2, 3, 4, CANDIDATE], text_frames=[50, 60, 70, 80, 90]),
 }
 
