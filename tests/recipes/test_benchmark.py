@@ -16,7 +16,7 @@ from asr.model import Model
 from asr.slots import StreamEngine
 from asr.transcriber import transcribe
 from asr.units import SAMPLE_RATE
-from recipes.benchmark import Setting, decode_together, entries, main, measure, read_audio, table
+from recipes.benchmark import Setting, build_parser, decode_together, entries, main, measure, read_audio, table
 from tests.tiny_model import bursts, tiny_additive_model, tiny_model
 
 
@@ -38,6 +38,36 @@ def test_figures_follow_from_seconds() -> None:
     assert (first["median_seconds"], first["least_seconds"], first["most_seconds"]) == (2.0, 1.0, 9.0)
     assert (second["real_time_factor"], second["ratio"], second["audio_seconds"]) == (0.1, 0.5, 40.0)
     assert (second["state_bytes_per_stream"], second["words"]) == (90, 28)
+
+
+def test_the_table_s_columns_are_the_entries_figures() -> None:
+    found = entries([setting(), setting(streams=8)], [[2.0], [8.0]], [3 * 2**20, 2**19], [1, 8], audio_seconds=10.0)
+    rows = [line.split() for line in table(found).splitlines()]
+    assert rows[1] == ["160", "160", "1", "0.2000", "1.00", "3.00"]
+    assert rows[2] == ["160", "160", "8", "0.1000", "0.50", "0.50"]
+
+
+def test_the_median_is_not_moved_by_one_slow_run() -> None:
+    (calm,) = entries([setting()], [[1.0, 1.0, 1.0]], [1], [1], audio_seconds=1.0)
+    (shaken,) = entries([setting()], [[1.0, 1.0, 60.0]], [1], [1], audio_seconds=1.0)
+    assert calm["real_time_factor"] == shaken["real_time_factor"] == 1.0
+    assert shaken["most_seconds"] == 60.0
+
+
+def test_the_command_has_these_flags() -> None:
+    args = vars(build_parser().parse_args(["--audio", "a.wav"]))
+    assert args == {
+        "model": "earlybird-en",
+        "audio": [Path("a.wav")],
+        "seconds": None,
+        "delay_ms": [480],
+        "chunk_ms": [320],
+        "streams": [1, 8, 16],
+        "threads": 1,
+        "repeats": 3,
+        "device": "cpu",
+        "out": None,
+    }
 
 
 def test_settings_take_turns_after_a_warm_up(model: Model) -> None:

@@ -30,6 +30,7 @@ from recipes.sft import (
     Example,
     SftConfig,
     Trainer,
+    build_parser,
     learning_rate,
     main,
     make_batch,
@@ -409,6 +410,12 @@ def command(folder: Path, model: Path, config: SftConfig) -> list[str]:
     (folder / "sft.yaml").write_text("\n".join(f"{name}: {value}" for name, value in asdict(config).items()))
     files = ("config", "sft.yaml"), ("manifest", "clips.jsonl"), ("alignments", "aligned.jsonl"), ("out", "out")
     return ["--model", str(model), *(part for name, file in files for part in (f"--{name}", str(folder / file)))]
+
+
+def test_the_command_has_these_flags(tmp_path: Path) -> None:
+    args = vars(build_parser().parse_args(command(tmp_path, tmp_path / "model", CONFIG)))
+    assert set(args) == {"config", "model", "manifest", "alignments", "out", "device"}
+    assert args["device"] == "cpu"
 
 
 def test_the_command_trains_and_writes_a_checkpoint(tmp_path: Path) -> None:

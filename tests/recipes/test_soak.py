@@ -22,6 +22,7 @@ from recipes.mixing import Joined, Placed, rms_db
 from recipes.soak import (
     Run,
     both_ways,
+    build_parser,
     equal_report,
     heard_words,
     long_report,
@@ -334,6 +335,16 @@ def test_the_command_names_what_is_wrong(data: list[str], capsys: pytest.Capture
     assert "chunk_ms" in capsys.readouterr().err
     assert main(["equal", *data[:2], "--manifest", "none.jsonl"]) == 2
     assert "none.jsonl" in capsys.readouterr().err
+
+
+def test_the_command_has_these_flags() -> None:
+    shared = {"model", "manifest", "subset", "skip_subset", "delay_ms", "chunk_ms", "batch_size", "threads", "seed"}
+    own = {"long": {"minutes", "alignments"}, "noise": {"seconds", "level_db"}, "equal": {"clips"}}
+    for check, flags in own.items():
+        args = vars(build_parser().parse_args([check, "--manifest", "m.jsonl"]))
+        assert set(args) == shared | flags | {"out", "check", "run"}
+    args = vars(build_parser().parse_args(["noise", "--manifest", "m.jsonl"]))
+    assert (args["seconds"], args["level_db"]) == (300.0, [-60, -50, -40, -30, -20])
 
 
 def test_words_in_noise_do_not_pass(data: list[str], model: Model) -> None:
