@@ -14,7 +14,6 @@ from asr.recogniser import WAIT
 from asr.units import STEP_SAMPLES
 from tests import tiny
 from tests.contracts import streaming as laws
-from tests.contracts.parts import AdditivePart, PreviewPart, RecogniserPart
 from tests.contracts.recogniser_laws import (
     STILL,
     check_additive_offline,
@@ -22,6 +21,7 @@ from tests.contracts.recogniser_laws import (
     check_re_anchored,
     drafted,
 )
+from tests.contracts.recogniser_parts import AdditivePart, PreviewPart, RecogniserPart
 
 few = settings(max_examples=3, deadline=None, derandomize=True)
 
