@@ -56,6 +56,24 @@ def test_what_is_used_is_kept_with_the_pieces_that_its_merges_join(vocabulary: V
     assert max(keep) < vocabulary.special_from
 
 
+def test_a_piece_that_a_merge_passes_through_is_kept_though_no_text_has_it(tmp_path: Path) -> None:
+    path = write_tokenizer(tmp_path / "tokenizer.json")
+    spec = json.loads(path.read_text())
+    ids, space = spec["model"]["vocab"], "Ġ"
+    ids["re"] = ids.pop(space + "z")  # ids have no room at the end: two pieces become others
+    ids[space + "there"] = ids.pop(space + "y")
+    gone = [[space, "z"], [space, "y"], f"{space} z", f"{space} y"]
+    merges = [merge for merge in spec["model"]["merges"] if merge not in gone]
+    as_text = isinstance(merges[0], str)
+    new = [["r", "e"], [space + "the", "re"]]
+    spec["model"]["merges"] = merges + [" ".join(pair) if as_text else pair for pair in new]
+    path.write_text(json.dumps(spec))
+    vocabulary = Vocabulary(path)
+    assert vocabulary.encode(" there") == [id_of(vocabulary, " there")]
+    keep = needed_pieces(vocabulary, ["there"], min_count=1)
+    assert {id_of(vocabulary, piece) for piece in (" there", " the", "re")} <= keep
+
+
 def test_pieces_that_are_used_too_seldom_go(vocabulary: Vocabulary) -> None:
     often = needed_pieces(vocabulary, ["the"] * 5, min_count=5)
     assert id_of(vocabulary, " the") in often

@@ -13,6 +13,7 @@ from asr.words import Word
 from streaming.events import Event, Flushed, Tail, Words
 from streaming.session import Session
 from streaming.tail import TailState, commit, settle, tail_text
+from tests.scripted import codes, scripted_model
 from tests.tiny_model import bursts, tiny_ctc_model, tiny_model
 
 
@@ -121,6 +122,25 @@ def test_a_flush_clears_it_and_it_stays_clear(model: Model) -> None:
     assert reached >= live._stream.processed // 16
     assert tail_text(live._stream.preview(), live._tail) == ""
     live.close()
+
+
+def test_what_was_heard_and_not_written_goes_with_the_flush_for_good(tmp_path: Path) -> None:
+    live = Session(scripted_model(tmp_path), delay_ms=80, chunk_ms=80)
+    live._stream.preview = lambda: heard(("ghost", 0, 800))  # type: ignore[method-assign]
+    live.feed_audio(codes(*[0] * 12))
+    assert [event.text for event in live.events() if isinstance(event, Tail)] == ["ghost"]
+    live.flush()
+    assert [event for event in live.events() if isinstance(event, Tail | Flushed)] == [
+        Tail(text=""),
+        Flushed(audio_ms=960),
+    ]
+    live.feed_audio(codes(*[0] * 4))
+    assert not any(isinstance(event, Tail) for event in live.events())
+    live._stream.preview = lambda: heard(("ghost", 0, 800), ("new", 900, 1200))  # type: ignore[method-assign]
+    live.feed_audio(codes(0))
+    assert [event.text for event in live.events() if isinstance(event, Tail)] == ["new"]
+    live.close()
+    assert [event.text for event in live.events() if isinstance(event, Tail)] == [""]
 
 
 def test_tails_that_nobody_fetched_do_not_pile_up(model: Model) -> None:
