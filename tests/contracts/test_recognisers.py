@@ -23,7 +23,7 @@ from tests.contracts.recogniser_laws import (
 )
 from tests.contracts.recogniser_parts import AdditivePart, PreviewPart, RecogniserPart
 
-few = settings(max_examples=3, deadline=None, derandomize=True)
+few = settings(max_examples=2, deadline=None, derandomize=True)
 
 CROSS = (tiny.settings(1, 1, 8, 4), tiny.settings(2, 3, 4, 0), tiny.settings(1, 2, 0, 0))
 """Different delays, chunks, right contexts and silences in one batch; one of them is the plain chunked encoder."""
