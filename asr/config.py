@@ -126,6 +126,7 @@ class GateConfig:
         hold_frames: how much longer an unsure token may be held back, at the most.
         sure_probability: a token below this is unsure.
         careful_tokens: so many tokens after a pause are unsure whatever their probability.
+        same_place_frames: a word read within so many frames of the same word lately is a repeat.
         stuck_frames: a text so far behind the edge lets go of the guards against repeats.
         threshold: log-odds above which the learned gate opens.
         pause_frames: so long a gap between two tokens' frames is a pause.
@@ -142,6 +143,7 @@ class GateConfig:
     sure_probability: float = 0.5
     careful_tokens: int = 3
     pause_frames: int = 50
+    same_place_frames: int = 13
     stuck_frames: int = 60
     threshold: float = 0.0
     loud_behind_frames: int = 10

@@ -111,14 +111,16 @@ def read(view: GateView, config: GateConfig) -> Reading:
     careful = torch.where(frame - last > config.pause_frames, 0, view.since_pause) < config.careful_tokens
     unsure = careful | (view.probability < config.sure_probability)
 
-    stuck = last < edge - config.stuck_frames  # far behind: two of the guards let go
+    # Far behind, and somebody has spoken since: two of the guards let go.
+    since = (index > (last + config.loud_ahead_frames)[:, None]) & (index < edge[:, None]) & view.loud
+    stuck = (last < edge - config.stuck_frames) & (since.sum(1) > config.loud_behind_frames)
     everywhere = torch.where(index >= config.sink_frames, view.attention, 0.0)
     behind = torch.where(index < (last - 25)[:, None], everywhere, 0.0).sum(1) > 0.5 * everywhere.sum(1)
     looks_back = some & ~stuck & behind & (everywhere.argmax(1) < last - 25)
     ahead = index - frame[:, None]
     near = (ahead >= -config.loud_behind_frames) & (ahead <= config.loud_ahead_frames)
     silent = view.letters & ((near & view.loud).sum(1) < config.loud_frames)
-    barred = view.ended | looks_back | silent | _repeats(view, frame, stuck)
+    barred = view.ended | looks_back | silent | _repeats(view, config, frame, stuck)
     return Reading(looked, total, frame, last, edge, unsure, barred)
 
 
@@ -129,14 +131,14 @@ def old_share(reading: Reading, younger: Tensor | int) -> Tensor:
     return old.sum(1) / reading.total
 
 
-def _repeats(view: GateView, frame: Tensor, stuck: Tensor) -> Tensor:
+def _repeats(view: GateView, config: GateConfig, frame: Tensor, stuck: Tensor) -> Tensor:
     """[B] whether the candidate was just written from the same place, or a piece three times in a row."""
     back = torch.arange(1, 11, device=frame.device)
     at = view.count[:, None] - back  # [B, 10]
     recent = torch.where(at >= 0, view.text.gather(1, at.clamp(min=0)), -1)
     where = view.text_frames.gather(1, at.clamp(min=0))
     same = recent == view.candidate[:, None]
-    same_place = (same & ((where - frame[:, None]).abs() < 8)).any(1) & view.begins_word & ~stuck
+    same_place = (same & ((where - frame[:, None]).abs() < config.same_place_frames)).any(1) & view.begins_word & ~stuck
     return same_place | (same[:, 0] & same[:, 1] & ~view.begins_word)
 
 

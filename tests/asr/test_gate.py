@@ -136,6 +136,10 @@ BARRED: dict[str, GateView] = {
     "the text has ended": view({175: 1.0}, ended=True),
     "nothing is to be heard": view({175: 1.0}, loud=[164, 206, 175, 176]),
     "just written from the same place": view({175: 1.0}, text=[1, 2, 3, 4, CANDIDATE]),
+    "read just before": view({177: 1.0}, text=[1, 2, 3, 4, CANDIDATE], text_frames=[120, 130, 140, 150, 165]),
+    "far behind, but nobody has spoken since": view(
+        {88: 1.0}, text=[1, 2, 3, 4, CANDIDATE], text_frames=[50, 60, 70, 80, 90], loud=list(range(100))
+    ),
     "written a little before": view({175: 1.0}, text=[1, CANDIDATE, 3, 4, 5], text_frames=[120, 168, 140, 150, 170]),
     "a piece for the third time": view({175: 1.0}, text=[1, 2, 3, CANDIDATE, CANDIDATE], begins_word=False),
     "it looks back": view({140: 0.6, 175: 0.4}),
@@ -143,7 +147,7 @@ BARRED: dict[str, GateView] = {
 CLEARED: dict[str, GateView] = {
     "three frames are loud": view({175: 1.0}, loud=[165, 205, 175]),
     "a sign makes no sound": view({175: 1.0}, loud=[], letters=False),
-    "the same word from elsewhere": view({179: 1.0}, text=[1, 2, 3, 4, CANDIDATE]),
+    "the same word from elsewhere": view({178: 1.0}, text=[1, 2, 3, 4, CANDIDATE], text_frames=[120, 130, 140, 150, 165]),
     "longer ago than ten": view({175: 1.0}, text=[CANDIDATE] + [1] * 10, text_frames=[175] + [160] * 10),
     "a piece for the second time": view({175: 1.0}, text=[1, 2, 3, 4, CANDIDATE], begins_word=False),
     "only half of it looks back": view({140: 0.5, 175: 0.5}),
