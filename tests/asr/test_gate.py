@@ -147,7 +147,9 @@ BARRED: dict[str, GateView] = {
 CLEARED: dict[str, GateView] = {
     "three frames are loud": view({175: 1.0}, loud=[165, 205, 175]),
     "a sign makes no sound": view({175: 1.0}, loud=[], letters=False),
-    "the same word from elsewhere": view({178: 1.0}, text=[1, 2, 3, 4, CANDIDATE], text_frames=[120, 130, 140, 150, 165]),
+    "the same word from elsewhere": view(
+        {178: 1.0}, text=[1, 2, 3, 4, CANDIDATE], text_frames=[120, 130, 140, 150, 165]
+    ),
     "longer ago than ten": view({175: 1.0}, text=[CANDIDATE] + [1] * 10, text_frames=[175] + [160] * 10),
     "a piece for the second time": view({175: 1.0}, text=[1, 2, 3, 4, CANDIDATE], begins_word=False),
     "only half of it looks back": view({140: 0.5, 175: 0.5}),
