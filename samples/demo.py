@@ -27,7 +27,6 @@ from asr.errors import ConfigError, EarlybirdError
 from asr.metrics import WordErrors, count_errors, sum_word_errors
 from asr.units import SAMPLE_RATE, STEP_SAMPLES
 from asr.words import Transcript
-from server.machine import available_cpus
 from streaming.files import transcribe_streams
 
 FOLDER = Path(__file__).resolve().parent
@@ -105,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--manifest", type=Path, default=FOLDER / "transcripts.jsonl")
     args = parser.parse_args(argv)
     console = Console(highlight=False)
-    torch.set_num_threads(available_cpus())
+    torch.set_num_threads(1)  # small matrices: more threads mostly wait for each other
     try:
         clips = read_clips(args.manifest)[: args.clips]
         model = asr.load(args.model)

@@ -93,8 +93,8 @@ def transcribe(
     chunk_ms: ChunkOption = DEFAULT_CHUNK_MS,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Files decoded at once.")] = DEFAULT_BATCH_SIZE,
     threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="PyTorch threads; else all cores this process may use.")
-    ] = None,
+        int, typer.Option("--threads", min=1, help="PyTorch threads; a small model gains little from more than 1.")
+    ] = 1,
     device: DeviceOption = "cpu",
     channel: Annotated[str, typer.Option("--channel", help="A channel's number from 0, or mix.")] = "mix",
     model: ModelOption = DEFAULT_MODEL,
@@ -107,13 +107,12 @@ def transcribe(
     """
     from server.batch import BatchSettings, find_inputs, run_batch
     from server.engine import load_model, transcribe_jobs
-    from server.machine import available_cpus
     from server.writers import parse_formats
 
     chosen = parse_formats(formats) if formats is not None else ("txt", "json") if out is not None else ("txt",)
     settings = BatchSettings(formats=chosen, out=out, channel=parse_channel(channel))
     inputs = find_inputs(paths, log=log)
-    loaded = load_model(model, device=device, threads=available_cpus() if threads is None else threads)
+    loaded = load_model(model, device=device, threads=threads)
     summary = run_batch(
         lambda jobs: transcribe_jobs(loaded, jobs, delay_ms=delay_ms, chunk_ms=chunk_ms, batch_size=batch_size),
         inputs,
