@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from asr.anchoring import background, newest_frame, on_steps, place_anchor, roll
 from asr.config import AnchorConfig, GateConfig, RowSettings
@@ -22,6 +23,8 @@ from asr.recogniser import WAIT, RowOutput
 from asr.units import FRAMES_PER_STEP
 
 __all__ = ["CrossRecogniser", "CrossState"]
+
+NEAR_STEPS = 2  # of a label that the CTC head hears
 
 
 @dataclass(frozen=True)
@@ -403,7 +406,7 @@ class CrossRecogniser(nn.Module):
             text_frames=state.text_frames,
             count=state.count,
             since_pause=state.since_pause,
-            loud=self._loud(state, said.attention.shape[1]),
+            loud=self._loud(settings, state, said.attention.shape[1]),
         )
         answer = self.gate(view)
         full = state.decoder.length + state.pending_lens >= self.decoder.text_positions
@@ -423,12 +426,22 @@ class CrossRecogniser(nn.Module):
         at = at.clamp(0, state.memory.capacity - 1)
         return state.memory.features.gather(1, at[:, :, None].expand(-1, -1, self.decoder.dim)).mean(1)
 
-    def _loud(self, state: CrossState, frames: int) -> Tensor:
-        """[B, frames] whether each frame since the anchor is 10 dB louder than the background."""
+    def _loud(self, settings: RowSettings, state: CrossState, frames: int) -> Tensor:
+        """[B, frames] whether each frame since the anchor may belong to a word.
+
+        It has to be 10 dB louder than the background and, where there is a CTC head, near a label that the head hears:
+        noise makes it loud, but not speak. What lies further back than a re-anchoring keeps is too old for a word.
+        """
         size = state.loudness.shape[1]
         place = torch.arange(frames, device=state.heard.device) + (state.anchor - state.heard)[:, None] + size
         known = state.loudness.gather(1, place.clamp(0, size - 1)) > (state.quietest + 0.25)[:, None]
-        return (place < size - self.anchors.keep_frames) | (known & (place < size))
+        if self.ctc is not None:
+            spoken = (state.preview.labels != self.ctc.blank).float()[:, None]  # [B, 1, W]
+            near = F.max_pool1d(spoken, 2 * NEAR_STEPS + 1, stride=1, padding=NEAR_STEPS)[:, 0] > 0
+            step = (place - size) // FRAMES_PER_STEP + near.shape[1]
+            known = known & near.gather(1, step.clamp(0, near.shape[1] - 1))
+        lately = place >= size - self.anchors.keep_frames - FRAMES_PER_STEP * settings.chunk_steps[:, None]
+        return known & lately & (place < size)
 
     def _allowed(self, logits: Tensor, state: CrossState) -> Tensor:
         """Logits with what may not be written at -inf: special pieces, and letters without a word to continue."""

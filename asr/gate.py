@@ -34,7 +34,7 @@ class GateView:
         ended: [B] whether the decoder says that the text ends here.
         text: [B, P] tokens since the anchor, `text_frames` [B, P] where each was read, `count` [B] how many.
         since_pause: [B] tokens since the last pause.
-        loud: [B, S] whether a frame of the memory is louder than the background; frames too old to know count as loud.
+        loud: [B, S] whether a frame of the memory may belong to a word: louder than the background.
     """
 
     attention: Tensor
@@ -119,7 +119,7 @@ def read(view: GateView, config: GateConfig) -> Reading:
     looks_back = some & ~stuck & behind & (everywhere.argmax(1) < last - 25)
     ahead = index - frame[:, None]
     near = (ahead >= -config.loud_behind_frames) & (ahead <= config.loud_ahead_frames)
-    silent = view.letters & ((near & view.loud).sum(1) < config.loud_frames)
+    silent = (view.letters | view.begins_word) & ((near & view.loud).sum(1) < config.loud_frames)
     barred = view.ended | looks_back | silent | _repeats(view, config, frame, stuck)
     return Reading(looked, total, frame, last, edge, unsure, barred)
 

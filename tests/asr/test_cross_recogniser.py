@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
 
-from asr.config import SessionSettings
+from asr.config import RowSettings, SessionSettings
 from asr.cross_recogniser import CrossRecogniser, CrossState
 from asr.decode import StepOutput, decode_block
 from asr.gate import Gate
 from asr.recogniser import WAIT, RowOutput
 from asr.units import FRAMES_PER_STEP, STEP_SAMPLES
-from tests import tiny
+from tests import tiny, tiny_model
 
 SETTINGS = tiny.settings(1, 2, 8, 4)
 GATES = pytest.mark.parametrize("gate", [None, tiny.EverySecondStep()], ids=["attention", "every second step"])
@@ -250,3 +251,27 @@ def test_waits_within_a_block_cost_no_decoder_row() -> None:
             waited = int(before.tokens[0]) == WAIT
             assert int(now.decoder_rows[0]) == (0 if waited else 1)
         assert int(outputs[0].decoder_rows[0]) >= 1
+
+
+def test_with_a_ctc_head_a_loud_frame_counts_only_near_a_label(tmp_path: Path) -> None:
+    model = tiny_model.tiny_ctc_model(tmp_path)
+    recogniser = model.recogniser
+    assert isinstance(recogniser, CrossRecogniser)
+    assert recogniser.ctc is not None
+    rows = RowSettings.stack([SessionSettings(chunk=tiny_model.CHUNKS[1], delay_steps=1)])
+    state = recogniser.init_state(1, max_chunk_steps=2, max_right=4, max_silence=6)
+    size = state.loudness.shape[1]
+    heard = size - 8
+    labels = torch.full_like(state.preview.labels, recogniser.ctc.blank)
+    state = replace(
+        state, heard=torch.tensor([heard]), loudness=torch.ones_like(state.loudness), quietest=torch.zeros(1)
+    )
+
+    def loud(labels: torch.Tensor) -> list[int]:
+        shown = replace(state, preview=replace(state.preview, labels=labels))
+        return recogniser._loud(rows, shown, heard + 6)[0].nonzero()[:, 0].tolist()
+
+    assert loud(labels) == []
+    spoken = labels.clone()
+    spoken[0, -4] = 0  # the fourth step from the end: frames heard - 16 to heard - 13, and two steps on either side
+    assert loud(spoken) == list(range(heard - 24, heard - 4))

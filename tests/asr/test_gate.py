@@ -135,6 +135,7 @@ def test_shares_count_what_is_older_than_the_edge() -> None:
 BARRED: dict[str, GateView] = {
     "the text has ended": view({175: 1.0}, ended=True),
     "nothing is to be heard": view({175: 1.0}, loud=[164, 206, 175, 176]),
+    "dots out of nothing": view({175: 1.0}, loud=[], letters=False),
     "just written from the same place": view({175: 1.0}, text=[1, 2, 3, 4, CANDIDATE]),
     "read just before": view({177: 1.0}, text=[1, 2, 3, 4, CANDIDATE], text_frames=[120, 130, 140, 150, 165]),
     "far behind, but nobody has spoken since": view(
@@ -146,7 +147,7 @@ BARRED: dict[str, GateView] = {
 }
 CLEARED: dict[str, GateView] = {
     "three frames are loud": view({175: 1.0}, loud=[165, 205, 175]),
-    "a sign makes no sound": view({175: 1.0}, loud=[], letters=False),
+    "a sign makes no sound": view({175: 1.0}, loud=[], letters=False, begins_word=False),
     "the same word from elsewhere": view(
         {178: 1.0}, text=[1, 2, 3, 4, CANDIDATE], text_frames=[120, 130, 140, 150, 165]
     ),
