@@ -31,7 +31,7 @@ from recipes.align import (
 )
 from recipes.data import load_audio, read_manifest
 
-SPEECH = Path(__file__).with_name("librispeech-1993-147149-0026.opus")
+SPEECH = Path(__file__).parents[2] / "samples" / "audio" / "1993-147149-0026.opus"
 TEXT = "But will he - thank me for it?"
 
 pytest.importorskip("pocketsphinx")
