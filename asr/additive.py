@@ -7,7 +7,6 @@ transformers). The delay τ conditions the MLP branch of each layer.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -15,27 +14,7 @@ from torch.nn import functional as F
 
 from asr.blocks import Attention, Rotary, SwigluFeedForward, ring_mask
 from asr.errors import ConfigError
-from asr.state import KVRing
-
-
-@dataclass(frozen=True)
-class AdditiveDecoderState:
-    """Attributes: rings: one per layer, holding the rows of the last window."""
-
-    rings: tuple[KVRing, ...]
-
-    @property
-    def length(self) -> Tensor:
-        """[B] remembered rows."""
-        return self.rings[0].length
-
-    def advance(self, count: Tensor) -> AdditiveDecoderState:
-        """The state that remembers [B] more of the rows just written."""
-        return replace(self, rings=tuple(ring.advance(count, None) for ring in self.rings))
-
-    def reset(self, rows: Tensor) -> AdditiveDecoderState:
-        """The state in which `rows` remember nothing."""
-        return replace(self, rings=tuple(ring.reset(rows) for ring in self.rings))
+from asr.state import KVRing, Rings
 
 
 class DelayCondition(nn.Module):
@@ -157,10 +136,10 @@ class AdditiveDecoder(nn.Module):
     def _layers(self) -> list[AdditiveLayer]:
         return [layer for layer in self.layers if isinstance(layer, AdditiveLayer)]
 
-    def init_state(self, batch: int, *, max_rows: int) -> AdditiveDecoderState:
+    def init_state(self, batch: int, *, max_rows: int) -> Rings:
         """No past; up to `max_rows` rows may run at once and be taken back."""
         weight = self.embedding.weight
-        return AdditiveDecoderState(
+        return Rings(
             tuple(
                 KVRing.zeros(
                     batch=batch,
@@ -175,7 +154,7 @@ class AdditiveDecoder(nn.Module):
             )
         )
 
-    def rows(self, tokens: Tensor, audio: Tensor, delay: Tensor, lens: Tensor, state: AdditiveDecoderState) -> Tensor:
+    def rows(self, tokens: Tensor, audio: Tensor, delay: Tensor, lens: Tensor, state: Rings) -> Tensor:
         """Runs n rows a stream after the remembered ones, causally, as if one by one; `state.advance` remembers them.
 
         Args:

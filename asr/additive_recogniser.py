@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from asr.adapter import Adapter
-from asr.additive import AdditiveDecoder, AdditiveDecoderState
+from asr.additive import AdditiveDecoder
 from asr.additive_config import AdditiveConfig
 from asr.config import RowSettings
-from asr.encoder import Encoder, EncoderState, causal_encoder
+from asr.encoder import Encoder, causal_encoder
 from asr.errors import ConfigError
 from asr.frontend import Frontend, FrontendState
 from asr.recogniser import WAIT, RowOutput
+from asr.state import Rings
 from asr.units import FRAMES_PER_STEP
 from asr.vocabulary import Vocabulary
 
@@ -38,8 +39,8 @@ class AdditiveState:
     """
 
     frontend: FrontendState
-    encoder: EncoderState
-    decoder: AdditiveDecoderState
+    encoder: Rings
+    decoder: Rings
     audio: Tensor
     used: Tensor
     available: Tensor

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from asr.blocks import Attention, GeluFeedForward, ring_mask
 from asr.encoder import whisper_attention
 from asr.errors import SpeculationBudgetExceeded
-from asr.state import KVRing
+from asr.state import KVRing, Rings
 
 
 @dataclass(frozen=True)
@@ -82,26 +82,6 @@ class CrossMemory:
         return replace(self, final=self.final.index_fill(0, rows, 0), frames=self.frames.index_fill(0, rows, 0))
 
 
-@dataclass(frozen=True)
-class DecoderState:
-    """Attributes: rings: one per layer, holding the rows that emitted."""
-
-    rings: tuple[KVRing, ...]
-
-    @property
-    def length(self) -> Tensor:
-        """[B] remembered rows."""
-        return self.rings[0].length
-
-    def advance(self, count: Tensor) -> DecoderState:
-        """The state that remembers [B] more of the rows just written."""
-        return replace(self, rings=tuple(ring.advance(count, None) for ring in self.rings))
-
-    def reset(self, rows: Tensor) -> DecoderState:
-        """The state in which `rows` remember nothing."""
-        return replace(self, rings=tuple(ring.reset(rows) for ring in self.rings))
-
-
 class CrossLayer(nn.Module):
     """Pre-norm self-attention, cross-attention and feed-forward."""
 
@@ -160,10 +140,10 @@ class CrossDecoder(nn.Module):
         keys, values = (tuple(weight.new_zeros(shape) for _ in self.layers) for _ in range(2))
         return CrossMemory(keys, values, weight.new_zeros(batch, frames + 1, self.dim), zero, zero)
 
-    def init_state(self, batch: int) -> DecoderState:
+    def init_state(self, batch: int) -> Rings:
         """No text."""
         weight = self.embedding.weight
-        return DecoderState(
+        return Rings(
             tuple(
                 KVRing.zeros(
                     batch=batch,
@@ -185,7 +165,7 @@ class CrossDecoder(nn.Module):
         pairs = [layer.cross.keys_values(frames) for layer in self._layers()]
         return memory.write([key for key, _ in pairs], [value for _, value in pairs], frames, lens, final, rows)
 
-    def rows(self, tokens: Tensor, lens: Tensor, state: DecoderState, memory: CrossMemory) -> tuple[Tensor, Tensor]:
+    def rows(self, tokens: Tensor, lens: Tensor, state: Rings, memory: CrossMemory) -> tuple[Tensor, Tensor]:
         """Runs n tokens a stream after the remembered ones; nothing is remembered until `state.advance`.
 
         Args:

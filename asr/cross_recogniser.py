@@ -13,13 +13,14 @@ from torch.nn import functional as F
 
 from asr.anchoring import background, newest_frame, on_steps, place_anchor, roll
 from asr.config import AnchorConfig, GateConfig, RowSettings
-from asr.cross import CrossDecoder, CrossMemory, DecoderState
+from asr.cross import CrossDecoder, CrossMemory
 from asr.ctc import CtcHead
-from asr.encoder import Encoder, EncoderState
+from asr.encoder import Encoder
 from asr.frontend import Frontend, FrontendState
 from asr.gate import Gate, GateView
 from asr.preview import Preview
 from asr.recogniser import WAIT, RowOutput
+from asr.state import Rings
 from asr.units import FRAMES_PER_STEP
 
 __all__ = ["CrossRecogniser", "CrossState"]
@@ -61,9 +62,9 @@ class CrossState:
     """
 
     frontend: FrontendState
-    encoder: EncoderState
+    encoder: Rings
     memory: CrossMemory
-    decoder: DecoderState
+    decoder: Rings
     history: Tensor
     loudness: Tensor
     quietest: Tensor

@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import torch
 from torch import Tensor, nn
 
 from asr.blocks import Attention, GeluFeedForward, Rotary, SwigluFeedForward, ring_mask
-from asr.state import KVRing
-
-
-@dataclass(frozen=True)
-class EncoderState:
-    """Attributes: rings: one per layer, holding the final frames' keys and values."""
-
-    rings: tuple[KVRing, ...]
-
-    @property
-    def length(self) -> Tensor:
-        """[B] final frames so far (since the anchor, where positions are bounded)."""
-        return self.rings[0].length
-
-    def advance(self, count: Tensor, rows: Tensor | None) -> EncoderState:
-        """The state in which [k] more frames of `rows` are final."""
-        return replace(self, rings=tuple(ring.advance(count, rows) for ring in self.rings))
-
-    def reset(self, rows: Tensor) -> EncoderState:
-        """The state in which `rows` have heard nothing."""
-        return replace(self, rings=tuple(ring.reset(rows) for ring in self.rings))
+from asr.state import KVRing, Rings
 
 
 class EncoderLayer(nn.Module):
@@ -73,10 +51,10 @@ class Encoder(nn.Module):
         self.layers, self.norm = nn.ModuleList(layers), norm
         self.left_context_frames, self.window_frames = left_context_frames, window_frames
 
-    def init_state(self, batch: int, *, block_frames: int) -> EncoderState:
+    def init_state(self, batch: int, *, block_frames: int) -> Rings:
         """Empty memories that take blocks of up to `block_frames`."""
         weight = next(self.parameters())
-        return EncoderState(
+        return Rings(
             tuple(
                 KVRing.zeros(
                     batch=batch,
@@ -94,9 +72,7 @@ class Encoder(nn.Module):
     def _layers(self) -> list[EncoderLayer]:
         return [layer for layer in self.layers if isinstance(layer, EncoderLayer)]
 
-    def step(
-        self, x: Tensor, lens: Tensor, final: Tensor, state: EncoderState, rows: Tensor | None
-    ) -> tuple[Tensor, EncoderState]:
+    def step(self, x: Tensor, lens: Tensor, final: Tensor, state: Rings, rows: Tensor | None) -> tuple[Tensor, Rings]:
         """One block a row.
 
         Args:

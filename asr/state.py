@@ -102,6 +102,29 @@ class KVRing:
         return replace(self, length=self.length.index_fill(0, rows, 0))
 
 
+@dataclass(frozen=True)
+class Rings:
+    """The state of a stack of layers: the encoder's final frames, or a decoder's remembered rows.
+
+    Attributes: rings: one per layer, of one length.
+    """
+
+    rings: tuple[KVRing, ...]
+
+    @property
+    def length(self) -> Tensor:
+        """[B] positions committed (since the anchor, where positions are bounded)."""
+        return self.rings[0].length
+
+    def advance(self, count: Tensor, rows: Tensor | None = None) -> Rings:
+        """The state in which [k] more of the positions just written are committed, in `rows` or in all."""
+        return replace(self, rings=tuple(ring.advance(count, rows) for ring in self.rings))
+
+    def reset(self, rows: Tensor) -> Rings:
+        """The state in which `rows` are empty."""
+        return replace(self, rings=tuple(ring.reset(rows) for ring in self.rings))
+
+
 def tensors_of(state: object) -> list[Tensor]:
     """Every tensor in a state tree of dataclasses and tuples."""
     if isinstance(state, Tensor):

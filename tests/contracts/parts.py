@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asr.blocks import Attention, Rotary, ring_mask
-from asr.encoder import Encoder, EncoderState
+from asr.encoder import Encoder
 from asr.frontend import MEL_FLOOR, Frontend, FrontendState
-from asr.state import KVRing
+from asr.state import KVRing, Rings
 from asr.units import STEP_SAMPLES
 from kernels.ctc import CollapsedLabels, init_collapse
 from kernels.dispatch import dispatch
@@ -149,17 +149,17 @@ class EncoderPart(_Part):
     def input(self, time: int, seed: int) -> Tensor:
         return noise(time, tiny.DIM, seed=seed)
 
-    def init_state(self, batch: int, *, largest: int | None = None) -> EncoderState:
+    def init_state(self, batch: int, *, largest: int | None = None) -> Rings:
         return self.encoder.init_state(batch, block_frames=largest or self.largest)
 
-    def moved(self, state: EncoderState) -> EncoderState:
+    def moved(self, state: Rings) -> Rings:
         return replace(state, rings=moved_rings(state.rings, self.encoder.layers))
 
-    def step(self, x: Tensor, lens: Tensor, state: EncoderState) -> tuple[list[Tensor], EncoderState]:
+    def step(self, x: Tensor, lens: Tensor, state: Rings) -> tuple[list[Tensor], Rings]:
         y, state = self.encoder.step(x, lens, lens, state, None)
         return valid_rows(y, lens), state
 
-    def reset(self, state: EncoderState, rows: Tensor) -> EncoderState:
+    def reset(self, state: Rings, rows: Tensor) -> Rings:
         return state.reset(rows)
 
     def whole(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -183,17 +183,17 @@ class RightContextPart(_Part):
     def input(self, time: int, seed: int) -> Tensor:
         return noise(time, tiny.DIM, seed=seed)
 
-    def init_state(self, batch: int, *, largest: int | None = None) -> tuple[EncoderState, Tensor, Tensor]:
+    def init_state(self, batch: int, *, largest: int | None = None) -> tuple[Rings, Tensor, Tensor]:
         block = (largest or self.largest) + self.right + self.silence
         provisional = torch.zeros(batch, self.right, tiny.DIM)
         return self.encoder.init_state(batch, block_frames=block), provisional, torch.zeros(batch, dtype=torch.int64)
 
-    def moved(self, state: tuple[EncoderState, Tensor, Tensor]) -> tuple[EncoderState, Tensor, Tensor]:
+    def moved(self, state: tuple[Rings, Tensor, Tensor]) -> tuple[Rings, Tensor, Tensor]:
         return replace(state[0], rings=moved_rings(state[0].rings, self.encoder.layers)), state[1], state[2]
 
     def step(
-        self, x: Tensor, lens: Tensor, state: tuple[EncoderState, Tensor, Tensor]
-    ) -> tuple[list[Tensor], tuple[EncoderState, Tensor, Tensor]]:
+        self, x: Tensor, lens: Tensor, state: tuple[Rings, Tensor, Tensor]
+    ) -> tuple[list[Tensor], tuple[Rings, Tensor, Tensor]]:
         encoder, provisional, counts = state
         rows = (lens > 0).nonzero()[:, 0]  # idle rows stay out of the call, as in the recogniser
         blocks = [torch.cat([provisional[b, : counts[b]], x[b, : lens[b]]]) for b in rows.tolist()]
@@ -215,7 +215,7 @@ class RightContextPart(_Part):
             counts[b] = len(rest)
         return outputs, (encoder, provisional, counts)
 
-    def reset(self, state: tuple[EncoderState, Tensor, Tensor], rows: Tensor) -> tuple[EncoderState, Tensor, Tensor]:
+    def reset(self, state: tuple[Rings, Tensor, Tensor], rows: Tensor) -> tuple[Rings, Tensor, Tensor]:
         return state[0].reset(rows), state[1], state[2].index_fill(0, rows, 0)
 
     def whole(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
