@@ -174,15 +174,14 @@ class Stream:
         """Word times from what the CTC head heard."""
         tokenizer = self.engine.model.ctc_tokenizer
         assert tokenizer is not None
-        step_end_ms = [self._step_end_ms(step) for step in range(len(self._labels))]
 
         def locate(text: str, first_ms: int, last_ms: int, previous_end_ms: int) -> tuple[int, int] | None:
             return ctc_span_ms(
                 text,
                 first_ms,
                 last_ms,
-                log_probs=log_probs,
-                step_end_ms=step_end_ms,
+                log_probs=log_probs.cpu(),
+                step_end_ms=[self._step_end_ms(step) for step in range(len(self._labels))],
                 tokenizer=tokenizer,
                 previous_end_ms=previous_end_ms,
             )
@@ -290,7 +289,7 @@ class Stream:
             self._text,
             heard_ms=samples_to_ms(self.processed),
             last=over,
-            locate=None if result.log_probs is None else self._locate(result.log_probs.cpu()),
+            locate=None if result.log_probs is None else self._locate(result.log_probs),
         )
         return delta
 
