@@ -16,14 +16,26 @@ S = TypeVar("S")
 
 
 class TokenScorer(Protocol):
-    """Scores added to text logits before the best token is taken; never asked about waiting (docs/design.md §7)."""
+    """Scores added to text logits before the best token is taken; never asked about waiting (docs/design.md §7).
 
-    def scores(self, rows: Tensor) -> Tensor:
-        """[k, V] natural-log scores, added to the logits of `rows` [k]."""
+    State in, state out: a draft that was rejected is taken back by keeping the states that were before it.
+    """
+
+    def init_states(self, rows: int) -> Tensor:
+        """[rows, D] int64, of streams that have written nothing."""
         ...
 
-    def advance(self, rows: Tensor, tokens: Tensor) -> None:
-        """`rows` [k] committed `tokens` [k]."""
+    def scores(self, states: Tensor, rows: Tensor) -> Tensor:
+        """[k, V] natural-log scores, added to the logits.
+
+        Args:
+            states: [k, D] of the texts that are to be continued; several may be one stream's.
+            rows: [k] the slot of each.
+        """
+        ...
+
+    def advance(self, states: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
+        """[k, D] the states after `tokens` [k]; `states` [k, D] themselves stay as they are."""
         ...
 
 
@@ -45,8 +57,10 @@ class StepOutput:
     decoder_rows: Tensor
 
 
-def choose(output: RowOutput, active: Tensor, scorer: TokenScorer | None) -> tuple[Tensor, Tensor]:
-    """The outputs [B] of one step's rows, and their acoustic probabilities [B].
+def choose(
+    output: RowOutput, active: Tensor, scorer: TokenScorer | None, states: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The outputs [B] of one step's rows, their acoustic probabilities [B], and the scorer's states [B, D] after them.
 
     The gate alone decides between waiting and text; a scorer re-ranks text only.
     """
@@ -57,14 +71,16 @@ def choose(output: RowOutput, active: Tensor, scorer: TokenScorer | None) -> tup
         rows = speaks.nonzero()[:, 0]
         logits = output.logits[rows]
         log_probs = logits.log_softmax(-1)
-        # Added to logits, not to log-probabilities, whose rounding can swap two: a weight of 0 must change nothing.
-        ranked = logits if scorer is None else logits + scorer.scores(rows)
+        ranked = logits
+        if scorer is not None and states is not None:
+            # Added to logits, not to log-probabilities, whose rounding can swap two: a weight of 0 must change nothing.
+            ranked = logits + scorer.scores(states[rows], rows)
         best = ranked.argmax(-1)
         tokens[rows] = best
         probability[rows] = log_probs.gather(1, best[:, None])[:, 0].exp()
-        if scorer is not None:
-            scorer.advance(rows, best)
-    return tokens, probability
+        if scorer is not None and states is not None:
+            states = states.index_copy(0, rows, scorer.advance(states[rows], rows, best))
+    return tokens, probability, states
 
 
 def decode_block(
@@ -74,7 +90,8 @@ def decode_block(
     settings: RowSettings,
     state: S,
     scorer: TokenScorer | None = None,
-) -> tuple[list[StepOutput], S]:
+    scorer_states: Tensor | None = None,
+) -> tuple[list[StepOutput], S, Tensor | None]:
     """Hears one block a row and decodes its steps.
 
     Args:
@@ -82,9 +99,9 @@ def decode_block(
         samples: [B, N] 16 kHz; lens: [B] valid samples, multiples of 1280; 0 idles.
         settings: each row's delay, chunk, right context and silence.
         state: what the previous block left.
-        scorer: fused scores.
+        scorer: fused scores; scorer_states: [B, D] its states, None exactly where there is no scorer.
     Returns:
-        One StepOutput a step, as many as the longest row has, and the new state.
+        One StepOutput a step, as many as the longest row has, the new state, and the scorer's.
     """
     state = model.listen(samples, lens, settings, state)
     steps = lens // STEP_SAMPLES
@@ -92,7 +109,7 @@ def decode_block(
     for step in range(int(steps.max())):
         active = step < steps
         output, state = model.row(active, settings, state)
-        tokens, probability = choose(output, active, scorer)
+        tokens, probability, scorer_states = choose(output, active, scorer, scorer_states)
         state = model.accept(active, tokens, output, state)
         outputs.append(StepOutput(active, tokens, probability, output.frame, output.closes, output.decoder_rows))
-    return outputs, state
+    return outputs, state, scorer_states

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from asr.config import ChunkSetting, RowSettings, SessionSettings
 from asr.cross_recogniser import CrossRecogniser
-from asr.decode import StepOutput, decode_block
+from asr.decode import StepOutput, TokenScorer, decode_block
 from asr.errors import AudioFormatError, ConfigError, InvalidSamples, Overloaded
 from asr.model import Model
 from asr.recogniser import Recogniser
@@ -68,18 +68,28 @@ class StreamEngine:
         model: what `asr.load` gave.
         slots: streams that may live at once.
         chunks: the chunk settings that streams may have; memory is laid out for the largest. None: all of the model's.
+        scorer: fused scores, of all its streams; None: none.
 
     Raises:
         ConfigError: if `slots` is below 1 or `chunks` is empty.
     """
 
-    def __init__(self, model: Model, *, slots: int, chunks: Sequence[ChunkSetting] | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        slots: int,
+        chunks: Sequence[ChunkSetting] | None = None,
+        scorer: TokenScorer | None = None,
+    ) -> None:
         limits = model.config.limits
         chunks = limits.chunks if chunks is None else tuple(chunks)
         if slots < 1 or not chunks:
             raise ConfigError(f"an engine needs at least 1 slot and 1 chunk setting; got {slots} and {len(chunks)}")
         self.model, self.slots = model, slots
         self.chunks = chunks
+        self._scorer = scorer
+        self._scorer_states = None if scorer is None else scorer.init_states(slots)
         self.assembler = WordAssembler(model.vocabulary, model.config.vocabulary)
         self._recogniser = cast(Recogniser[Any], model.recogniser)
         self._device = model.device
@@ -121,6 +131,9 @@ class StreamEngine:
         row = self._rows.index(None)
         with torch.inference_mode():
             self._state = self._recogniser.reset(self._state, torch.tensor([row], device=self._device))
+        if self._scorer is not None and self._scorer_states is not None:
+            self._scorer_states = self._scorer_states.clone()
+            self._scorer_states[row] = self._scorer.init_states(1)[0]
         self._rows[row] = settings
         self._settings = self._stacked()
         return row
@@ -173,12 +186,14 @@ class StreamEngine:
             batch[row, : len(samples)] = samples
             lens[row] = len(samples)
         with torch.inference_mode():
-            outputs, self._state = decode_block(
+            outputs, self._state, self._scorer_states = decode_block(
                 self._recogniser,
                 torch.from_numpy(batch).to(self._device),
                 torch.from_numpy(lens).to(self._device),
                 self._settings,
                 self._state,
+                self._scorer,
+                self._scorer_states,
             )
             re_anchors: list[int] = self._state.re_anchors.tolist()
             heard = self._heard()

@@ -142,7 +142,7 @@ def test_a_watchdog_s_re_anchoring_empties_the_decoder_at_the_next_block() -> No
     x = torch.stack([tiny.sound(12 * STEP_SAMPLES, 82), tiny.sound(12 * STEP_SAMPLES, 83)])
     blocks = list(x.split(2 * STEP_SAMPLES, 1))
     for block in blocks[:3]:
-        _, state = decode_block(model, block, lens, ROWS, state)
+        _, state, _ = decode_block(model, block, lens, ROWS, state)
     state = model.ask_re_anchor(state, torch.tensor([1]))
     assert state.decoder.length.tolist() == [6, 6]
     idle = model.listen(blocks[3], torch.tensor([2 * STEP_SAMPLES, 0]), ROWS, state)
@@ -202,7 +202,7 @@ def test_a_configuration_is_built_as_it_says(tmp_path: Path) -> None:
     assert model.begins_word.nonzero()[:, 0].tolist() == [0, 1]
     assert model.letters.nonzero()[:, 0].tolist() == [0, 1, 2, 3]
     rows = tiny.rows_of(tiny.settings(2, 2))
-    outputs, state = decode_block(
+    outputs, state, _ = decode_block(
         model, tiny.sound(2 * STEP_SAMPLES)[None], torch.tensor([2 * STEP_SAMPLES]), rows, fresh(model, 1)
     )
     assert len(outputs) == 2

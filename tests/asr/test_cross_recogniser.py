@@ -35,7 +35,7 @@ def stream(
     """The state before each block, its outputs, and the state after it."""
     state, size = fresh(model, chosen), STEP_SAMPLES * chosen.chunk.chunk_steps
     for block in tiny.sound(blocks * size, seed).split(size):
-        outputs, after = decode_block(model, block[None], torch.tensor([size]), tiny.rows_of(chosen), state)
+        outputs, after, _ = decode_block(model, block[None], torch.tensor([size]), tiny.rows_of(chosen), state)
         yield state, outputs, after
         state = after
 
@@ -90,7 +90,7 @@ def re_anchored(model: CrossRecogniser) -> Iterator[tuple[CrossState, CrossState
         heard = model.listen(block[None], lens, rows, state)
         if int(heard.re_anchors[0]) > int(state.re_anchors[0]):
             yield state, heard
-        _, state = decode_block(model, block[None], lens, rows, state)
+        _, state, _ = decode_block(model, block[None], lens, rows, state)
 
 
 def with_a_long_memory() -> CrossRecogniser:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -56,21 +56,24 @@ class Script:
         return state
 
 
-@dataclass
+@dataclass(frozen=True)
 class Scorer:
-    """Adds `bonus` to one token; remembers what it was told."""
+    """Adds `bonus` to one token; its state is how many tokens a row wrote, and the newest of them."""
 
     token: int
     bonus: float
-    heard: list[tuple[int, int]] = field(default_factory=list)
 
-    def scores(self, rows: Tensor) -> Tensor:
+    def init_states(self, rows: int) -> Tensor:
+        return torch.tensor([[0, -1]]).repeat(rows, 1)
+
+    def scores(self, states: Tensor, rows: Tensor) -> Tensor:
+        assert len(states) == len(rows)
         found = torch.zeros(len(rows), VOCABULARY)
         found[:, self.token] = self.bonus
         return found
 
-    def advance(self, rows: Tensor, tokens: Tensor) -> None:
-        self.heard += zip(rows.tolist(), tokens.tolist(), strict=True)
+    def advance(self, states: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
+        return torch.stack([states[:, 0] + 1, tokens], 1)
 
 
 OPENS = [True, False, True, True, False]
@@ -80,11 +83,12 @@ LOGITS = torch.tensor(
 ONE = tiny.rows_of(tiny.settings(1, 1))
 
 
-def decode(scorer: Scorer | None, steps: int = 5) -> tuple[list[StepOutput], Clock]:
+def decode(scorer: Scorer | None, steps: int = 5) -> tuple[list[StepOutput], Clock, Tensor | None]:
     script: Recogniser[Clock] = Script(OPENS, LOGITS)
     state = script.init_state(1, max_chunk_steps=8, max_right=0, max_silence=0)
     samples = torch.zeros(1, steps * STEP_SAMPLES)
-    return decode_block(script, samples, torch.tensor([samples.shape[1]]), ONE, state, scorer)
+    states = None if scorer is None else scorer.init_states(1)
+    return decode_block(script, samples, torch.tensor([samples.shape[1]]), ONE, state, scorer, states)
 
 
 def tokens(outputs: list[StepOutput], row: int = 0) -> list[int]:
@@ -92,7 +96,7 @@ def tokens(outputs: list[StepOutput], row: int = 0) -> list[int]:
 
 
 def test_the_best_token_is_said_where_the_gate_is_open() -> None:
-    outputs, state = decode(None)
+    outputs, state, _ = decode(None)
     assert tokens(outputs) == [0, WAIT, 2, 0, WAIT]
     assert state.said == ((0, WAIT, 2, 0, WAIT),)
     assert [int(o.frame[0]) for o in outputs] == [0, 4, 8, 12, 16]
@@ -101,25 +105,25 @@ def test_the_best_token_is_said_where_the_gate_is_open() -> None:
 
 
 def test_a_scorer_re_ranks_text_and_never_the_wait_decision() -> None:
-    scorer = Scorer(token=3, bonus=2.2)
-    outputs, _ = decode(scorer)
+    outputs, _, states = decode(Scorer(token=3, bonus=2.2))
     assert tokens(outputs) == [0, WAIT, 3, 0, WAIT]
     # Its own state advances on text only, and what was refused outright stays refused.
-    assert scorer.heard == [(0, 0), (0, 3), (0, 0)]
+    assert states is not None
+    assert states.tolist() == [[3, 0]]
     for bonus in (1e4, -1e4):
-        outputs, _ = decode(Scorer(token=3, bonus=bonus))
+        outputs, _, _ = decode(Scorer(token=3, bonus=bonus))
         assert [token == WAIT for token in tokens(outputs)] == [not open_ for open_ in OPENS]
         assert tokens(outputs)[0] == 0
 
 
 def test_the_probability_stays_the_acoustic_one() -> None:
-    outputs, _ = decode(Scorer(token=3, bonus=2.2))
+    outputs, _, _ = decode(Scorer(token=3, bonus=2.2))
     assert float(outputs[2].probability[0]) == pytest.approx(float(LOGITS[2].softmax(-1)[3]))
 
 
 def test_a_scorer_of_weight_zero_is_identical_to_none() -> None:
-    with_scorer, _ = decode(Scorer(token=3, bonus=0.0))
-    without, _ = decode(None)
+    with_scorer, _, _ = decode(Scorer(token=3, bonus=0.0))
+    without, _, _ = decode(None)
     for one, two in zip(with_scorer, without, strict=True):
         assert all(torch.equal(getattr(one, name), getattr(two, name)) for name in vars(one))
 
@@ -132,12 +136,28 @@ def test_weight_zero_keeps_the_order_of_logits_that_differ_by_one_bit() -> None:
     output = RowOutput(yes, logits, frame, yes, frame)
 
     class Nothing:
-        def scores(self, rows: Tensor) -> Tensor:
+        def init_states(self, rows: int) -> Tensor:
+            return torch.zeros(rows, 1, dtype=torch.int64)
+
+        def scores(self, states: Tensor, rows: Tensor) -> Tensor:
             return torch.zeros(1, 30_000)
 
-        def advance(self, rows: Tensor, tokens: Tensor) -> None: ...
+        def advance(self, states: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
+            return states
 
-    assert choose(output, yes, None)[0].tolist() == choose(output, yes, Nothing())[0].tolist() == [5]
+    fused = choose(output, yes, Nothing(), Nothing().init_states(1))
+    assert choose(output, yes, None, None)[0].tolist() == fused[0].tolist() == [5]
+
+
+def test_the_states_from_before_are_left_as_they_were() -> None:
+    scorer = Scorer(token=3, bonus=2.2)
+    before = scorer.init_states(1)
+    yes = torch.tensor([True])
+    output = RowOutput(yes, LOGITS[:1], torch.tensor([0]), yes, torch.tensor([1]))
+    after = choose(output, yes, scorer, before)[2]
+    assert after is not None
+    assert after.tolist() == [[1, 0]]
+    assert before.tolist() == [[0, -1]]
 
 
 def test_a_row_in_a_batch_says_what_it_says_alone() -> None:
@@ -145,20 +165,23 @@ def test_a_row_in_a_batch_says_what_it_says_alone() -> None:
     state = script.init_state(3, max_chunk_steps=8, max_right=0, max_silence=0)
     samples, rows = torch.zeros(3, 5 * STEP_SAMPLES), tiny.rows_of(*[tiny.settings(1, 1)] * 3)
     scorer = Scorer(token=3, bonus=2.2)
+    scorer_states: Tensor | None = scorer.init_states(3)
     said: list[list[int]] = [[], [], []]
     for steps in ([2, 0, 5], [3, 1, 0], [0, 4, 0]):
-        outputs, state = decode_block(script, samples, STEP_SAMPLES * torch.tensor(steps), rows, state, scorer)
+        lens = STEP_SAMPLES * torch.tensor(steps)
+        outputs, state, scorer_states = decode_block(script, samples, lens, rows, state, scorer, scorer_states)
         assert len(outputs) == max(steps)
         for row in range(3):
             said[row] += tokens(outputs, row)
-    alone, _ = decode(Scorer(token=3, bonus=2.2))
+    alone, _, _ = decode(Scorer(token=3, bonus=2.2))
     assert said == [tokens(alone)] * 3
-    assert sorted(scorer.heard) == [(row, token) for row in range(3) for token in (0, 0, 3)]
+    assert scorer_states is not None
+    assert scorer_states.tolist() == [[3, 0]] * 3
 
 
 def test_a_call_in_which_everybody_idles_does_nothing() -> None:
     script: Recogniser[Clock] = Script(OPENS, LOGITS)
     state = script.init_state(1, max_chunk_steps=8, max_right=0, max_silence=0)
-    outputs, after = decode_block(script, torch.zeros(1, 0), torch.tensor([0]), ONE, state, None)
+    outputs, after, _ = decode_block(script, torch.zeros(1, 0), torch.tensor([0]), ONE, state, None)
     assert outputs == []
     assert after == state

@@ -2,6 +2,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from asr.errors import AudioFormatError, ConfigError, InvalidSamples, Overloaded
 from asr.model import Model
@@ -46,6 +48,38 @@ def test_rows_with_other_settings_share_a_batch_and_others_idle(scripted: Model)
     assert [step.token for step in results[slow].steps] == [WAIT, WAIT, 8, 7]
     assert [step.token for step in engine.step({fast: codes(0)})[fast].steps] == [6]
     assert [step.token for step in engine.step({idle: codes(5, 0)})[idle].steps] == [WAIT, 4]
+
+
+class Alternator:
+    """A scorer that forbids a row's newest piece; its state is that piece."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self.vocabulary = vocabulary
+
+    def init_states(self, rows: int) -> Tensor:
+        return torch.full((rows, 1), -1)
+
+    def scores(self, states: Tensor, rows: Tensor) -> Tensor:
+        found = torch.zeros(len(rows), self.vocabulary)
+        return found.masked_fill(torch.arange(self.vocabulary) == states, -100.0)
+
+    def advance(self, states: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
+        return tokens[:, None]
+
+
+def test_a_scorer_keeps_each_slots_state_and_a_new_stream_starts_afresh(scripted: Model) -> None:
+    engine = StreamEngine(scripted, slots=2, scorer=Alternator(scripted.vocabulary.size))
+    settings = scripted.settings(delay_ms=80, chunk_ms=160)
+    rows = [engine.acquire(settings), engine.acquire(settings)]
+    said = []
+    for first, second in (((7, 7), (9, 8)), ((7, 0), (8, 0))):
+        results = engine.step({rows[0]: codes(*first), rows[1]: codes(*second)})
+        said.append([[step.token for step in results[row].steps] for row in rows])
+    # Row 0 heard piece 6 three times, across a border between blocks; row 1 heard 8, 7 and 7.
+    assert said == [[[WAIT, 6], [WAIT, 8]], [[0, 6], [7, 0]]]
+    engine.release(rows[0])
+    assert engine.acquire(settings) == rows[0]
+    assert [step.token for step in engine.step({rows[0]: codes(7, 0)})[rows[0]].steps] == [WAIT, 6]
 
 
 def test_a_row_in_use_says_what_it_says_alone(model: Model) -> None:

@@ -41,7 +41,7 @@ def drafted(model: Any, x: Tensor, chosen: SessionSettings, seed: int | None) ->
                 tried = model.accept(active, torch.randint(-1, 20, (1,), generator=random), output, tried)
         for _ in range(len(block) // STEP_SAMPLES):
             output, state = model.row(active, rows, state)
-            said, _ = choose(output, active, None)
+            said, _, _ = choose(output, active, None, None)
             state = model.accept(active, said, output, state)
             tokens.append(int(said[0]))
     return tokens
@@ -57,7 +57,7 @@ def additive_logits(model: AdditiveRecogniser, x: Tensor, rows: RowSettings, ste
         state = model.listen(block, torch.full((batch,), block.shape[1]), rows, state)
         for _ in range(block.shape[1] // STEP_SAMPLES):
             output, state = model.row(active, rows, state)
-            tokens, _ = choose(output, active, None)
+            tokens, _, _ = choose(output, active, None, None)
             state = model.accept(active, tokens, output, state)
             said.append(torch.where(tokens == WAIT, model.wait, tokens))
             logits.append(output.logits)
@@ -122,7 +122,7 @@ def check_cross_offline(model: CrossRecogniser, chosen: SessionSettings, steps: 
             seen = seen[:remembered] + [memory] * (len(tokens) - remembered)  # those not remembered look anew
             expected = cross_oracle(model, seen, tokens)
             torch.testing.assert_close(state.row.logits[0], expected, rtol=0, atol=1e-5)
-            said, _ = choose(output, active, None)
+            said, _, _ = choose(output, active, None, None)
             state = model.accept(active, said, output, state)
             if int(said[0]) != WAIT:
                 remembered = len(tokens)
@@ -142,15 +142,15 @@ def check_re_anchored(model: CrossRecogniser, chosen: SessionSettings, monkeypat
     room = {"max_chunk_steps": steps * (back + 1), "max_right": 8, "max_silence": 8}
     state = model.init_state(1, **room)
     for block in blocks_of_x[: 10 - back]:
-        _, state = decode_block(model, block, lens, rows, state)
+        _, state, _ = decode_block(model, block, lens, rows, state)
     frontend, cut = state.frontend, int(state.heard[0])
     for block in blocks_of_x[10 - back : 10]:
-        _, state = decode_block(model, block, lens, rows, state)
+        _, state, _ = decode_block(model, block, lens, rows, state)
     assert int(state.re_anchors[0]) == 0
     with monkeypatch.context() as forced:
         forced.setattr(model, "_must_re_anchor", lambda *_: torch.tensor([True]))
         forced.setattr("asr.cross_recogniser.place_anchor", lambda _, __, tokens, *___, **____: (cut, len(tokens)))
-        far, state = decode_block(model, blocks_of_x[10], lens, rows, state)
+        far, state, _ = decode_block(model, blocks_of_x[10], lens, rows, state)
     assert (int(state.re_anchors[0]), int(state.anchor[0])) == (1, cut)
 
     fresh = replace(model.init_state(1, **room), frontend=frontend)
@@ -161,14 +161,14 @@ def check_re_anchored(model: CrossRecogniser, chosen: SessionSettings, monkeypat
     for _ in range(steps):
         active = torch.tensor([True])
         output, fresh = model.row(active, rows, fresh)
-        said, _ = choose(output, active, None)
+        said, _, _ = choose(output, active, None, None)
         fresh = model.accept(active, said, output, fresh)
         near.append((int(said[0]), output.logits))
     assert [int(o.tokens[0]) for o in far] == [token for token, _ in near]
     torch.testing.assert_close(state.row.logits, fresh.row.logits, rtol=0, atol=1e-5)
     for block in blocks_of_x[11:20]:
-        one, state = decode_block(model, block, lens, rows, state)
-        two, fresh = decode_block(model, block, lens, rows, fresh)
+        one, state, _ = decode_block(model, block, lens, rows, state)
+        two, fresh, _ = decode_block(model, block, lens, rows, fresh)
         assert [int(o.tokens[0]) for o in one] == [int(o.tokens[0]) for o in two]
         assert [int(o.frame[0]) for o in one] == [int(o.frame[0]) + cut for o in two]
         torch.testing.assert_close(state.row.logits, fresh.row.logits, rtol=0, atol=1e-5)

@@ -48,7 +48,7 @@ class RecogniserPart(_Part):
         return tiny.rows_of(*(self.settings[b % len(self.settings)] for b in range(batch)))
 
     def step(self, x: Tensor, lens: Tensor, state: Any) -> tuple[list[Tensor], Any]:
-        outputs, state = decode_block(self.model, x, lens, self._rows(len(x)), state)
+        outputs, state, _ = decode_block(self.model, x, lens, self._rows(len(x)), state)
         return [self._row(outputs, b) for b in range(len(x))], state
 
     @staticmethod
@@ -72,7 +72,7 @@ class PreviewPart(RecogniserPart):
         return PreviewPart(self.model, self.settings[row], causal=False)
 
     def step(self, x: Tensor, lens: Tensor, state: Any) -> tuple[list[Tensor], Any]:
-        _, state = decode_block(self.model, x, lens, self._rows(len(x)), state)
+        _, state, _ = decode_block(self.model, x, lens, self._rows(len(x)), state)
         shown = torch.cat([state.preview.labels, state.preview.probability], 1)
         return [row[None] for row in shown], state
 

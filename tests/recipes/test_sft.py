@@ -108,7 +108,7 @@ def streamed(recogniser: AdditiveRecogniser, samples: torch.Tensor, delay: int) 
     with torch.inference_mode():
         for start in range(0, samples.shape[0], 2 * STEP_SAMPLES):
             block = samples[None, start : start + 2 * STEP_SAMPLES]
-            outputs, state = decode_block(recogniser, block, torch.tensor([block.shape[1]]), rows, state)
+            outputs, state, _ = decode_block(recogniser, block, torch.tensor([block.shape[1]]), rows, state)
             said += [int(output.tokens[0]) for output in outputs]
     return said
 
