@@ -7,7 +7,7 @@ or padded per stream.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict, cast
 
 import numpy as np
@@ -137,6 +137,15 @@ class StreamEngine:
         self._rows[row] = settings
         self._settings = self._stacked()
         return row
+
+    def change_delay(self, row: int, delay_steps: int) -> None:
+        """Another delay τ for a row, from its next block on.
+
+        Raises:
+            ConfigError: if no stream has it.
+        """
+        self._rows[row] = replace(self._owner(row), delay_steps=delay_steps)
+        self._settings = self._stacked()
 
     def release(self, row: int) -> None:
         """Give a slot back.

@@ -105,9 +105,8 @@ class Stream:
         self.flushing = False
         self.stats = DecodeStats()
         self._chunk = settings.chunk.chunk_steps * STEP_SAMPLES
-        late = engine.model.lateness_steps(settings)
-        self._rule = FlushRule(least_steps=late)
-        self._watchdog, self._watched = Watchdog(grace_steps=late + GRACE_STEPS), WatchdogState()
+        self._watched = WatchdogState()
+        self._time(settings)
         self._waiting: deque[Samples] = deque()
         self._owed = 0  # samples that waited when the flush began
         self._block: _Block | None = None
@@ -120,6 +119,12 @@ class Stream:
         self._labels: tuple[int, ...] = ()
         self._closed = False
         self._row = engine.acquire(settings)
+
+    def _time(self, settings: SessionSettings) -> None:
+        """What follows from how late text may be."""
+        late = self.engine.model.lateness_steps(settings)
+        self._rule = FlushRule(least_steps=late)
+        self._watchdog = Watchdog(grace_steps=late + GRACE_STEPS)
 
     def __enter__(self) -> Self:
         return self
@@ -187,6 +192,17 @@ class Stream:
             )
 
         return locate
+
+    def change_delay(self, delay_steps: int) -> None:
+        """Another delay τ, from the next block on.
+
+        Raises:
+            StreamClosed: after `close`.
+        """
+        self._check_open()
+        self.settings = replace(self.settings, delay_steps=delay_steps)
+        self.engine.change_delay(self._row, delay_steps)
+        self._time(self.settings)
 
     def close(self) -> None:
         """Give the slot back; harmless when called twice."""

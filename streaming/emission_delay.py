@@ -76,8 +76,13 @@ class EmissionDelayMeter:
     def committed(self, word: Word, *, now_ms: int | None) -> None:
         """A word was handed out, at `now_ms` if the caller has a clock."""
         self._audio.add(word.delay_ms)
-        if now_ms is not None and self._offset_ms is not None:
-            self._wall.add(now_ms - self._offset_ms - word.end_ms)
+        wall_ms = None if now_ms is None else self.wall_delay_ms(word, now_ms=now_ms)
+        if wall_ms is not None:
+            self._wall.add(wall_ms)
+
+    def wall_delay_ms(self, word: Word, *, now_ms: int) -> int | None:
+        """How late a word is that is handed out at `now_ms`; None before any audio arrived with a clock."""
+        return None if self._offset_ms is None else now_ms - self._offset_ms - word.end_ms
 
     def audio(self) -> DelaySummary | None:
         """On the audio clock; None without a word."""

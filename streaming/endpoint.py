@@ -59,6 +59,10 @@ class Endpointer:
         self._words: list[Word] = []
         self._first = 0
 
+    def change_delay(self, *, delay_ms: int, lateness_ms: int) -> None:
+        """Words are committed later or earlier from now on."""
+        self._delay_ms, self._lateness_ms = delay_ms, lateness_ms
+
     def step(
         self, delta: TextDelta, *, processed_ms: int, quiet_ms: int, word_open: bool, flushed: bool
     ) -> list[Segment]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
@@ -22,7 +23,7 @@ from streaming.endpoint import EndpointConfig, Endpointer
 from streaming.events import Closed, Event, Flushed, Heartbeat, Tail, Words
 from streaming.tail import TailState, commit, settle, tail_text
 
-__all__ = ["Session"]
+__all__ = ["Session", "advance_sessions"]
 
 
 class _ByteIntake:
@@ -131,6 +132,7 @@ class Session:
         self._bytes = _ByteIntake(encoding, sample_rate=sample_rate, channels=channels, channel=channel)
         self._arrays = _ArrayIntake(sample_rate=sample_rate, channels=channels, channel=channel)
         self._fed: type | None = None
+        self._model = model
         self.delays = EmissionDelayMeter()
         lateness_ms = model.lateness_steps(settings) * STEP_MS
         self._endpointer = Endpointer(delay_ms=delay_ms, lateness_ms=lateness_ms, config=endpoint)
@@ -139,6 +141,7 @@ class Session:
         self._tail, self._shown = TailState(), ""
         self._events: list[Event] = []
         self._call_ms: int | None = None
+        self._flush_owed = False
         self._stream = Stream(engine or StreamEngine(model, slots=1, chunks=[settings.chunk]), settings)
         self._closed = False
 
@@ -159,6 +162,26 @@ class Session:
         """Counts so far."""
         return self._stream.stats
 
+    @property
+    def due(self) -> bool:
+        """Whether a block can be decoded without more audio: `advance_sessions` does."""
+        return self._stream.due
+
+    @property
+    def flushing(self) -> bool:
+        """Whether a flush is under way."""
+        return self._flush_owed
+
+    @property
+    def received_ms(self) -> int:
+        """Audio taken."""
+        return samples_to_ms(self._stream.received)
+
+    @property
+    def processed_ms(self) -> int:
+        """Audio decoded."""
+        return samples_to_ms(self._stream.processed)
+
     def feed_audio(self, audio: bytes | Samples, now_ms: int | None = None) -> None:
         """Takes audio and decodes every block that is whole.
 
@@ -172,13 +195,29 @@ class Session:
             AudioFormatError: if it is not what was declared; ConfigError, if bytes and arrays come in one session.
             InvalidSamples: if it holds NaN or infinity. The session stays open.
         """
+        self.take_audio(audio, now_ms)
+        self._run()
+
+    def take_audio(self, audio: bytes | Samples, now_ms: int | None = None) -> None:
+        """Takes audio and decodes nothing: that is `advance_sessions`'s. Arguments and errors as `feed_audio`."""
         self._check_open()
         samples = self._decoded(audio)
         self._stream.feed(samples)
         self._call_ms = now_ms
         if now_ms is not None:
-            self.delays.arrived(received_ms=samples_to_ms(self._stream.received), now_ms=now_ms)
-        self._run()
+            self.delays.arrived(received_ms=self.received_ms, now_ms=now_ms)
+
+    def change_delay(self, delay_ms: int) -> None:
+        """Another delay τ, from the next block on.
+
+        Raises:
+            StreamClosed: after `close`.
+            ConfigError: if the model was not made for it.
+        """
+        self._check_open()
+        settings = self._model.settings(delay_ms=delay_ms, chunk_ms=self._stream.settings.chunk.chunk_steps * STEP_MS)
+        self._stream.change_delay(settings.delay_steps)
+        self._endpointer.change_delay(delay_ms=delay_ms, lateness_ms=self._model.lateness_steps(settings) * STEP_MS)
 
     def _decoded(self, audio: bytes | Samples) -> Samples:
         kind: type = np.ndarray if isinstance(audio, np.ndarray) else bytes
@@ -193,22 +232,46 @@ class Session:
 
         Raises:
             StreamClosed: after `close`.
+            ConfigError: while another flush is under way.
         """
-        self._check_open()
-        self._call_ms = now_ms
-        self._decode_rest()
-        self._events.append(Flushed(audio_ms=samples_to_ms(self._stream.received)))
+        self.begin_flush(now_ms)
+        self._run()
 
-    def _decode_rest(self) -> None:
+    def begin_flush(self, now_ms: int | None = None) -> None:
+        """As `flush`, but the decoding is `advance_sessions`'s: `Flushed` comes when it is done. Errors as `flush`."""
+        self._check_open()
+        if self._flush_owed:
+            raise ConfigError("a flush is under way; wait for its Flushed before the next one")
+        self._call_ms = now_ms
+        self._begin_rest()
+        self._flush_owed = True
+        self._settle()
+
+    def _begin_rest(self) -> None:
         if self._fed is not None:
             self._stream.feed(self._intake.drain())
         self._stream.begin_flush()
+
+    def _decode_rest(self) -> None:
+        if not self._flush_owed:
+            self._begin_rest()
         self._run()
-        self._tail = settle(samples_to_ms(self._stream.processed), self._tail)
+        self._end_text()
+
+    def _end_text(self) -> None:
+        """What is over when all that was heard has been decoded to its last word."""
+        self._tail = settle(self.processed_ms, self._tail)
         self._show("")
         self._events.extend(
             self._endpointer.step(TextDelta(), processed_ms=0, quiet_ms=0, word_open=False, flushed=True)
         )
+
+    def _settle(self) -> None:
+        """Answers a flush that is over."""
+        if self._flush_owed and not self._stream.flushing:
+            self._flush_owed = False
+            self._end_text()
+            self._events.append(Flushed(audio_ms=self.received_ms))
 
     def close(self, now_ms: int | None = None, *, decode_rest: bool = True) -> None:
         """Ends the session; `Closed` is its last event. Harmless when called twice.
@@ -225,8 +288,8 @@ class Session:
                 self._decode_rest()
         finally:
             self._closed = True
-            audio_ms, warnings = samples_to_ms(self._stream.received), tuple(self._intake.warnings())
-            self._events.append(Closed(audio_ms=audio_ms, stats=self._stream.stats, warnings=warnings))
+            warnings = tuple(self._intake.warnings())
+            self._events.append(Closed(audio_ms=self.received_ms, stats=self._stream.stats, warnings=warnings))
             self._stream.close()
 
     def events(self, now_ms: int | None = None) -> list[Event]:
@@ -259,13 +322,15 @@ class Session:
 
     def _run(self) -> None:
         """Decodes all blocks that are due."""
-        moved = False
-        while found := advance([self._stream]):
-            moved = True
-            self._tell(found[0][1])
-        if moved:
-            received, processed = self._stream.received, self._stream.processed
-            self._replace(Heartbeat(received_ms=samples_to_ms(received), processed_ms=samples_to_ms(processed)))
+        while advance_sessions([self], self._call_ms):
+            pass
+
+    def _moved(self, delta: TextDelta, now_ms: int | None) -> None:
+        """What a block of it gave."""
+        self._call_ms = now_ms
+        self._tell(delta)
+        self._replace(Heartbeat(received_ms=self.received_ms, processed_ms=self.processed_ms))
+        self._settle()
 
     def _replace(self, event: Tail | Heartbeat) -> None:
         """Adds an event that replaces the one before of its kind: what nobody has seen of those is out of date."""
@@ -301,3 +366,24 @@ class Session:
         self._tail = commit(delta, self._tail)
         if not self._stream.flushing:
             self._show(tail_text(self._stream.preview(), self._tail))
+
+
+def advance_sessions(sessions: Iterable[Session], now_ms: int | None = None) -> list[Session]:
+    """Decodes one block of every session that has one due, all in one batch.
+
+    Should the recogniser raise, no session has moved: the same call may be made again, also for fewer of them.
+
+    Args:
+        sessions: of one engine.
+        now_ms: the caller's clock.
+    Returns:
+        those that moved; empty if none has a block due.
+    Raises:
+        ConfigError: if they are not all of one engine.
+    """
+    by_stream = {session._stream: session for session in sessions}
+    moved = []
+    for stream, delta in advance(by_stream):
+        by_stream[stream]._moved(delta, now_ms)
+        moved.append(by_stream[stream])
+    return moved
