@@ -1,0 +1,90 @@
+"""Numba CUDA loops of the phrase kernels; see kernels.phrases for what they compute.
+
+Apart from it, so that numba's CUDA part is imported only where this backend is asked for. Under NUMBA_ENABLE_CUDASIM=1
+they run in numba's simulator, on tensors of the CPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba.core.config
+import numba.cuda
+import numpy as np
+import torch
+from torch import Tensor
+
+cuda: Any = numba.cuda  # its stubs know neither kernels nor the simulator
+SIMULATED = bool(vars(numba.core.config)["ENABLE_CUDASIM"])
+THREADS = 32 if SIMULATED else 256  # the simulator makes each a thread of the system
+
+if not SIMULATED and not cuda.is_available():
+    raise ImportError("numba finds no CUDA device (NUMBA_ENABLE_CUDASIM=1 simulates one)")
+
+
+def _launch(kernel: Any, blocks: int, tensors: list[Tensor]) -> None:
+    """Runs a kernel on the tensors' device, in the order of PyTorch's own work there."""
+    device = tensors[0].device
+    if not blocks:
+        return
+    if SIMULATED:
+        kernel[blocks, THREADS](*(tensor.numpy() for tensor in tensors))
+        return
+    if device.type != "cuda":
+        raise ValueError(f"the CUDA backend needs tensors on a CUDA device, got {device}")
+    with torch.cuda.device(device):
+        stream = cuda.external_stream(torch.cuda.current_stream(device).cuda_stream)
+        kernel[blocks, THREADS, stream](*(cuda.as_cuda_array(tensor) for tensor in tensors))
+
+
+@cuda.jit
+def _scores(first_arc, label, target, fail, credit, live, nodes, out):  # type: ignore[no-untyped-def]
+    row, thread = cuda.blockIdx.x, cuda.threadIdx.x
+    back = live[nodes[row]]
+    for token in range(thread, out.shape[1], cuda.blockDim.x):
+        out[row, token] = np.float32(0) - back
+    length = 1
+    node = fail[nodes[row]]
+    while node >= 0:
+        length += 1
+        node = fail[node]
+    for level in range(length - 1, -1, -1):  # from the shortest text to the longest, which holds
+        cuda.syncthreads()
+        node = nodes[row]
+        for _ in range(level):
+            node = fail[node]
+        for arc in range(first_arc[node] + thread, first_arc[node + 1], cuda.blockDim.x):
+            out[row, label[arc]] = credit[target[arc]] - back
+
+
+@cuda.jit
+def _advance(first_arc, label, target, fail, ends_word, nodes, tokens, roots, after):  # type: ignore[no-untyped-def]
+    row = cuda.grid(1)
+    if row >= nodes.shape[0]:
+        return
+    token, node = tokens[row], nodes[row]
+    found = roots[row] + (0 if ends_word[token] else 1)
+    while node >= 0:
+        low, high = first_arc[node], first_arc[node + 1]
+        end = high
+        while low < high:
+            middle = (low + high) // 2
+            if label[middle] < token:
+                low = middle + 1
+            else:
+                high = middle
+        if low < end and label[low] == token:
+            found = target[low]
+            break
+        node = fail[node]
+    after[row] = found
+
+
+def scores(tables: list[Tensor], nodes: Tensor, out: Tensor) -> None:
+    """Fills out [k, V]; one block of threads a row."""
+    _launch(_scores, nodes.shape[0], [*tables, nodes, out])
+
+
+def advance(tables: list[Tensor], rows: list[Tensor], after: Tensor) -> None:
+    """Fills after [k]; rows: nodes, tokens and roots, [k] each."""
+    _launch(_advance, -(-after.shape[0] // THREADS), [*tables, *rows, after])

@@ -1,0 +1,185 @@
+"""Token sequences to the tables of kernels/phrases: a trie, its failure arcs, bonuses and refunds.
+
+The rule, exactly: for each place of a text, the longest listed sequence that begins there and is complete earns its
+bonus; the text under way (the longest end of it with which a sequence goes on) has the bonus of its pieces for as long
+as it lives. A step's score is the difference, so that what is left unfinished has been given back to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from kernels.phrases import PhraseTables
+
+Ints = npt.NDArray[np.int64]
+
+GRAIN = 1024
+"""Bonuses are multiples of 1/1024 nat: float32 adds and subtracts those exactly."""
+
+START, INSIDE = 0, 1
+"""The two roots of every graph: any phrase may begin; only one that brings its own space, or needs none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One spelling of a phrase.
+
+    Attributes:
+        tokens: its pieces, at least one.
+        boost: bonus of each, in nats.
+        anywhere: whether it may begin after any piece; else only at the start and after one of `ends_word`. What is
+            true of one sequence is true of all that have its first piece.
+    """
+
+    tokens: tuple[int, ...]
+    boost: float
+    anywhere: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhraseGraph:
+    """The automaton of one list, its nodes counted from 0: see `kernels.phrases.PhraseTables` for the fields."""
+
+    first_arc: Ints
+    label: Ints
+    target: Ints
+    fail: Ints
+    credit: npt.NDArray[np.float32]
+    live: npt.NDArray[np.float32]
+
+    @property
+    def nodes(self) -> int:
+        """N, the two roots included."""
+        return len(self.fail)
+
+
+def build_graph(entries: Sequence[Entry], *, ends_word: npt.NDArray[np.bool_]) -> PhraseGraph:
+    """The automaton of a list.
+
+    Pieces that several sequences begin with have the largest of their boosts.
+
+    Args:
+        entries: the spellings; none gives an automaton that scores 0.
+        ends_word: [V] the pieces after which any phrase may begin.
+    """
+    size = len(ends_word)
+    trie = _Trie(entries, size)
+    arc_from = np.concatenate([np.full(len(trie.roots), START), np.full(len(trie.open_roots), INSIDE), trie.parent])
+    label = np.concatenate([trie.label[trie.roots - 2], trie.label[trie.open_roots - 2], trie.label])
+    target = np.concatenate([trie.roots, trie.open_roots, np.arange(2, trie.nodes)])
+    deeper = np.concatenate([np.full(len(trie.roots) + len(trie.open_roots), True), trie.parent > START])
+    arc_from, label, target = arc_from[deeper], label[deeper], target[deeper]  # roots' arcs are there already
+    keys = arc_from * size + label
+    fail = np.full(trie.nodes, -1, dtype=np.int64)
+    total, ended, earned = np.zeros(trie.nodes), np.zeros(trie.nodes), np.zeros(trie.nodes)
+    for level in trie.levels:
+        parent, labels = trie.parent[level - 2], trie.label[level - 2]
+        fail[level] = _failures(fail[parent], labels, fail=fail, keys=keys, target=target, ends_word=ends_word)
+        total[level] = total[parent] + trie.bonus[level - 2]
+        ends = trie.ends[level - 2]
+        ended[level] = np.where(ends, total[level], ended[parent])  # of the longest phrase that the path has completed
+        earned[level] = ended[level] - ended[parent] + earned[fail[level]]
+    live = total - ended
+    return PhraseGraph(
+        first_arc=np.searchsorted(arc_from, np.arange(trie.nodes + 1)).astype(np.int64),
+        label=label,
+        target=target,
+        fail=fail,
+        credit=(earned + live).astype(np.float32),
+        live=live.astype(np.float32),
+    )
+
+
+class _Trie:
+    """Nodes 2.. level by level, sorted by parent and label within a level: arcs lie in order by themselves."""
+
+    def __init__(self, entries: Sequence[Entry], size: int) -> None:
+        lens = np.array([len(entry.tokens) for entry in entries], dtype=np.int64)
+        tokens = np.zeros((len(entries), int(lens.max(initial=0))), dtype=np.int64)
+        for at, entry in enumerate(entries):
+            tokens[at, : lens[at]] = entry.tokens
+        boost = np.array([round(entry.boost * GRAIN) / GRAIN for entry in entries])
+        anywhere = np.array([entry.anywhere for entry in entries], dtype=bool)
+        here = np.full(len(entries), START, dtype=np.int64)
+        parent, label, bonus, ends = [], [], [], []
+        self.levels: list[Ints] = []
+        self.open_roots: Ints = np.zeros(0, dtype=np.int64)
+        self.nodes = 2
+        for depth in range(tokens.shape[1]):
+            on = lens > depth
+            keys, which = np.unique(here[on] * size + tokens[on, depth], return_inverse=True)
+            level = self.nodes + np.arange(len(keys))
+            here[on] = level[which]
+            largest = np.zeros(len(keys))
+            np.maximum.at(largest, which, boost[on])
+            complete = np.zeros(len(keys), dtype=bool)
+            complete[which[lens[on] == depth + 1]] = True
+            if depth == 0:
+                self.open_roots = np.unique(here[anywhere])
+            parent.append(keys // size)
+            label.append(keys % size)
+            bonus.append(largest)
+            ends.append(complete)
+            self.levels.append(level)
+            self.nodes += len(keys)
+        nothing = np.zeros(0, dtype=np.int64)
+        self.parent: Ints = np.concatenate([nothing, *parent])
+        self.label: Ints = np.concatenate([nothing, *label])
+        self.bonus = np.concatenate([np.zeros(0), *bonus])
+        self.ends = np.concatenate([np.zeros(0, dtype=bool), *ends])
+        self.roots: Ints = self.levels[0] if self.levels else nothing
+
+
+def _failures(
+    shorter: Ints, labels: Ints, *, fail: Ints, keys: Ints, target: Ints, ends_word: npt.NDArray[np.bool_]
+) -> Ints:
+    """For texts of a level: where they are without their first piece.
+
+    Args:
+        shorter: [n] where their parents are without it; -1 where the parent is a root.
+        labels: [n] their last piece.
+    """
+    found = np.where(ends_word[labels], START, INSIDE)
+    rows = np.flatnonzero(shorter >= 0)
+    here = shorter[rows]
+    while len(rows):
+        wanted = here * len(ends_word) + labels[rows]
+        arc = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
+        hit = keys[arc] == wanted
+        found[rows[hit]] = target[arc[hit]]
+        here = fail[here]
+        on = ~hit & (here >= 0)
+        rows, here = rows[on], here[on]
+    return found
+
+
+def join_graphs(graphs: Sequence[PhraseGraph], ends_word: Tensor) -> tuple[PhraseTables, tuple[int, ...]]:
+    """The automata side by side, and the number of each one's first node.
+
+    Args:
+        graphs: at least one.
+        ends_word: [V] bool.
+    """
+    offsets = np.cumsum([0, *(graph.nodes for graph in graphs)])
+    arcs = np.cumsum([0, *(len(graph.label) for graph in graphs)])
+    pairs = list(zip(graphs, offsets.tolist(), strict=False))
+    tables = PhraseTables(
+        first_arc=torch.from_numpy(
+            np.concatenate([*(g.first_arc[:-1] + a for g, a in zip(graphs, arcs, strict=False)), arcs[-1:]])
+        ),
+        label=torch.from_numpy(np.concatenate([graph.label for graph in graphs])),
+        target=torch.from_numpy(np.concatenate([graph.target + offset for graph, offset in pairs])),
+        fail=torch.from_numpy(
+            np.concatenate([np.where(graph.fail < 0, -1, graph.fail + offset) for graph, offset in pairs])
+        ),
+        credit=torch.from_numpy(np.concatenate([graph.credit for graph in graphs])),
+        live=torch.from_numpy(np.concatenate([graph.live for graph in graphs])),
+        ends_word=ends_word.cpu(),
+    )
+    return tables.to(ends_word.device), tuple(offsets[:-1].tolist())
