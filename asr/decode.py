@@ -57,6 +57,26 @@ class StepOutput:
     decoder_rows: Tensor
 
 
+EVIDENCE_NATS = 5.0
+"""How much less likely than the best a token may sound and still be written for its scores' sake."""
+
+
+def rank(logits: Tensor, scores: Tensor, margin: float = EVIDENCE_NATS) -> Tensor:
+    """[k, V] what text tokens are worth with their scores; one that has not been heard is at -inf.
+
+    Added to logits, not to log-probabilities, whose rounding can swap two: scores of 0 must change nothing.
+
+    Args:
+        logits: [k, V] what was heard; scores: [k, V] what they are raised by.
+        margin: nats that a token's logit may be below the best one's, whatever its score is.
+
+    >>> rank(torch.tensor([[4.0, 3.0, -2.0]]), torch.tensor([[0.0, 1.5, 9.0]])).tolist()
+    [[4.0, 4.5, -inf]]
+    """
+    unheard = logits < logits.amax(-1, keepdim=True) - margin
+    return (logits + scores).masked_fill(unheard, -torch.inf)
+
+
 def choose(
     output: RowOutput, active: Tensor, scorer: TokenScorer | None, states: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -73,8 +93,7 @@ def choose(
         log_probs = logits.log_softmax(-1)
         ranked = logits
         if scorer is not None and states is not None:
-            # Added to logits, not to log-probabilities, whose rounding can swap two: a weight of 0 must change nothing.
-            ranked = logits + scorer.scores(states[rows], rows)
+            ranked = rank(logits, scorer.scores(states[rows], rows))
         best = ranked.argmax(-1)
         tokens[rows] = best
         probability[rows] = log_probs.gather(1, best[:, None])[:, 0].exp()

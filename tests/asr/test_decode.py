@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from asr.config import RowSettings
-from asr.decode import StepOutput, choose, decode_block
+from asr.decode import EVIDENCE_NATS, StepOutput, choose, decode_block, rank
 from asr.recogniser import WAIT, Recogniser, RowOutput
 from asr.units import STEP_SAMPLES
 from tests import tiny
@@ -158,6 +158,21 @@ def test_the_states_from_before_are_left_as_they_were() -> None:
     assert after is not None
     assert after.tolist() == [[1, 0]]
     assert before.tolist() == [[0, -1]]
+
+
+def test_a_score_lifts_only_what_has_been_heard() -> None:
+    heard = torch.tensor([[0.0, -EVIDENCE_NATS, -EVIDENCE_NATS - 0.01, -torch.inf]])
+    for token, wins in enumerate([True, True, False, False]):
+        scores = torch.zeros(1, 4)
+        scores[0, token] = 1e6
+        assert (int(rank(heard, scores).argmax()) == token) is wins
+    # Nor does what falls make room for it: the best that was heard stays in the race.
+    assert rank(heard, torch.tensor([[-50.0, -60.0, 0.0, 0.0]])).argmax() == 0
+
+
+def test_scores_of_zero_keep_the_first_of_equals() -> None:
+    heard = torch.tensor([[1.0, 3.0, 3.0, -9.0]])
+    assert rank(heard, torch.zeros(1, 4)).argmax() == heard.argmax() == 1
 
 
 def test_a_row_in_a_batch_says_what_it_says_alone() -> None:
