@@ -15,6 +15,7 @@ EarlybirdError
 ├── KernelUnavailable           a kernel backend that was asked for by name and is not there
 ├── StreamClosed                a call on a session that has ended
 ├── Overloaded                  no free slot
+├── ProtocolError               a message on a connection that cannot be used
 └── SpeculationBudgetExceeded   a draft longer than the key-value memory can take back
 ```
 
@@ -78,6 +79,19 @@ class StreamClosed(EarlybirdError):
 
 class Overloaded(EarlybirdError):
     """No free slot."""
+
+
+class ProtocolError(EarlybirdError):
+    """A message on a connection that cannot be used.
+
+    Args:
+        code: what kind, one word for programs: see docs/protocol.md.
+        text: what was got and what was needed, for people.
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class SpeculationBudgetExceeded(EarlybirdError):

@@ -21,6 +21,7 @@ from torch import Tensor
 from asr.audio import open_audio
 from asr.clock import ClockMap
 from asr.config import SessionSettings
+from asr.drafting import Drafting
 from asr.errors import AudioFormatError, ConfigError, InvalidSamples, StreamClosed
 from asr.loudness import Quiet, levels_db
 from asr.model import Model
@@ -32,9 +33,9 @@ from asr.text import AssemblerState, Locate, StepText, TextDelta, WordLog
 from asr.units import FRAME_SAMPLES, MEL_SAMPLES, SAMPLE_RATE, STEP_SAMPLES, samples_to_ms
 from asr.watchdog import Watchdog, WatchdogState
 from asr.word_times import ctc_span_ms
-from asr.words import DecodeStats, Transcript
+from asr.words import DecodeStats, DraftCount, Transcript
 
-__all__ = ["FlushRule", "HeardWord", "Stream", "advance", "transcribe"]
+__all__ = ["FlushRule", "HeardWord", "Stream", "advance", "decode_due", "transcribe"]
 
 LEAST_SAMPLES = MEL_SAMPLES
 """A stream shorter than one hop of the front end holds no word, and has no room for one."""
@@ -110,6 +111,7 @@ class Stream:
         self._waiting: deque[Samples] = deque()
         self._owed = 0  # samples that waited when the flush began
         self._block: _Block | None = None
+        self._result: RowResult | None = None  # of the block, until it is absorbed
         self._flushed_at = 0
         self._silence = 0  # of the flush under way
         self._quiet_steps = 0
@@ -277,11 +279,12 @@ class Stream:
             missing -= len(parts[-1])
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
 
-    def _absorb(self, result: RowResult) -> TextDelta:
-        """What the block's result adds to the text."""
-        block = self._block
+    def absorb(self) -> TextDelta:
+        """What the block that `decode_due` has decoded adds to the text."""
+        block, result = self._block, self._result
         assert block is not None
-        self._block = None
+        assert result is not None
+        self._block = self._result = None
         self._clock = self._clock.hear(block.audio).insert(block.silence)
         spoke = [at for at, step in enumerate(result.steps) if step.token != WAIT]
         steps = len(result.steps)
@@ -321,6 +324,10 @@ class Stream:
             steps=self.stats.steps + len(result.steps),
             blocks=self.stats.blocks + 1,
             re_anchors=result.re_anchors,
+            drafts={
+                name: self.stats.drafts.get(name, DraftCount()) + result.drafts.get(name, DraftCount())
+                for name in {*self.stats.drafts, *result.drafts}
+            },
         )
 
     def _watch(self, result: RowResult, levels: list[float]) -> None:
@@ -335,17 +342,19 @@ class Stream:
             words=tuple(log.words),
             audio_samples=self.received,
             stats=self.stats,
-            settings={"model": self.engine.model.name, **self.settings.to_json()},
+            settings={"model": self.engine.model.name, **self.settings.to_json(), **self.engine.drafting.to_json()},
         )
 
 
-def advance(streams: Iterable[Stream]) -> list[tuple[Stream, TextDelta]]:
-    """Decodes one block of every stream that has one due, all in one batch.
+def decode_due(streams: Iterable[Stream]) -> list[Stream]:
+    """Decodes one block of every stream that has one due, all in one batch; `Stream.absorb` then gives its text.
+
+    A block is decoded once: after an error, the same call leaves out the streams whose result was not absorbed yet.
 
     Args:
         streams: of one engine.
     Returns:
-        those that moved, with what it added to their text; empty if none has a block due.
+        those that have something to absorb; empty if none has a block due.
     Raises:
         ConfigError: if they are not all of one engine.
     """
@@ -355,14 +364,24 @@ def advance(streams: Iterable[Stream]) -> list[tuple[Stream, TextDelta]]:
     engine = due[0][0].engine
     if any(stream.engine is not engine for stream, _ in due):
         raise ConfigError("the streams belong to several engines; a batch is one engine's")
-    results = engine.step({stream._row: block.samples for stream, block in due})
-    return [(stream, stream._absorb(results[stream._row])) for stream, _ in due]
+    fresh = {stream._row: block.samples for stream, block in due if stream._result is None}
+    results = engine.step(fresh)
+    for stream, _ in due:
+        stream._result = results.get(stream._row, stream._result)
+    return [stream for stream, _ in due]
+
+
+def advance(streams: Iterable[Stream]) -> list[tuple[Stream, TextDelta]]:
+    """`decode_due`, and what it adds to the text of each."""
+    return [(stream, stream.absorb()) for stream in decode_due(streams)]
 
 
 Audio = np.ndarray | torch.Tensor | str | os.PathLike[str]
 
 
-def transcribe(model: Model, audio: Audio, *, delay_ms: int = 480, chunk_ms: int = 320) -> Transcript:
+def transcribe(
+    model: Model, audio: Audio, *, delay_ms: int = 480, chunk_ms: int = 320, drafting: Drafting | None = None
+) -> Transcript:
     """The words of a recording, written as if it had been streamed.
 
     Args:
@@ -370,6 +389,7 @@ def transcribe(model: Model, audio: Audio, *, delay_ms: int = 480, chunk_ms: int
         audio: a file of any kind, or [N] mono samples at 16 kHz in [-1, 1]; none give an empty transcript.
         delay_ms: how long the model may listen past a word's end.
         chunk_ms: how much audio the encoder takes at once.
+        drafting: how the decoder is spared; what is written does not depend on it in its exact mode, the default.
 
     Raises:
         ConfigError: if the model was not made for the delay and the chunk.
@@ -381,7 +401,7 @@ def transcribe(model: Model, audio: Audio, *, delay_ms: int = 480, chunk_ms: int
     """
     settings = model.settings(delay_ms=delay_ms, chunk_ms=chunk_ms)
     log = WordLog()
-    with Stream(StreamEngine(model, slots=1, chunks=[settings.chunk]), settings) as stream:
+    with Stream(StreamEngine(model, slots=1, chunks=[settings.chunk], drafting=drafting), settings) as stream:
         for samples in _pieces(audio):
             stream.feed(samples)
             while moved := advance([stream]):

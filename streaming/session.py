@@ -15,7 +15,7 @@ from asr.pcm import BYTES_PER_SAMPLE, PcmDecoder, PcmEncoding
 from asr.resample import Resampler, Samples
 from asr.slots import StreamEngine
 from asr.text import TextDelta, WordLog
-from asr.transcriber import Stream, advance
+from asr.transcriber import Stream, decode_due
 from asr.units import SAMPLE_RATE, STEP_MS, samples_to_ms
 from asr.words import DecodeStats, Transcript
 from streaming.emission_delay import EmissionDelayMeter
@@ -142,6 +142,7 @@ class Session:
         self._events: list[Event] = []
         self._call_ms: int | None = None
         self._flush_owed = False
+        self._failure: Exception | None = None
         self._stream = Stream(engine or StreamEngine(model, slots=1, chunks=[settings.chunk]), settings)
         self._closed = False
 
@@ -371,7 +372,8 @@ class Session:
 def advance_sessions(sessions: Iterable[Session], now_ms: int | None = None) -> list[Session]:
     """Decodes one block of every session that has one due, all in one batch.
 
-    Should the recogniser raise, no session has moved: the same call may be made again, also for fewer of them.
+    Should one of them make it raise, the same call may be made again without that one: no block is decoded twice. The
+    one raises every time.
 
     Args:
         sessions: of one engine.
@@ -383,7 +385,14 @@ def advance_sessions(sessions: Iterable[Session], now_ms: int | None = None) -> 
     """
     by_stream = {session._stream: session for session in sessions}
     moved = []
-    for stream, delta in advance(by_stream):
-        by_stream[stream]._moved(delta, now_ms)
+    for session in by_stream.values():
+        if session._failure is not None:
+            raise session._failure
+    for stream in decode_due(by_stream):
+        try:
+            by_stream[stream]._moved(stream.absorb(), now_ms)
+        except Exception as error:
+            by_stream[stream]._failure = error
+            raise
         moved.append(by_stream[stream])
     return moved

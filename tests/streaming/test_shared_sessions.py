@@ -147,3 +147,24 @@ def test_heartbeats_count_what_was_taken_and_what_was_decoded(scripted: Model) -
     one.take_audio(np.concatenate([codes(0, 0), np.zeros(160, np.float32)]))
     advance_sessions([one])
     assert one.events() == [Heartbeat(received_ms=170, processed_ms=80)]
+
+
+def test_one_whose_text_cannot_be_made_takes_nothing_from_the_others(scripted: Model) -> None:
+    engine = StreamEngine(scripted, slots=3)
+    sessions = [session(scripted, engine) for _ in range(3)]
+    for one in sessions:
+        one.take_audio(np.concatenate([say(scripted, "the a"), codes(0, 0)]))
+    broken = sessions[1]
+
+    def raises(*args: object, **options: object) -> None:
+        raise RuntimeError("a bug")
+
+    broken._endpointer.step = raises  # type: ignore[method-assign, assignment]
+    while any(one.due for one in sessions):
+        try:
+            advance_sessions(sessions)
+        except RuntimeError:
+            sessions = [one for one in sessions if one is not broken]
+            with pytest.raises(RuntimeError, match="a bug"):
+                advance_sessions([broken])
+    assert [one.transcript().text for one in sessions] == ["the a", "the a"]
