@@ -1,9 +1,10 @@
-"""Greedy CTC decoding with the scores of the decode loop: the previous label, blanks included, is never re-ranked."""
+"""Greedy CTC decoding with the scores of the decode loop: where a label begins is acoustic, which one is not alone."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from asr.decode import TokenScorer, rank
 
@@ -25,22 +26,21 @@ def greedy_labels(log_probs: Tensor, lens: Tensor, rows: Tensor, scorer: TokenSc
         [k, T] int64, blank past a row's end.
     """
     heard = log_probs.argmax(-1)  # [k, T]
-    labels = torch.full_like(heard, blank)
-    states = scorer.init_states(len(rows))
-    before = said = torch.full_like(rows, blank)
-    for step in range(log_probs.shape[1]):
-        best = heard[:, step]
-        label = torch.where(best == before, said, best)
-        begins = ((step < lens) & (best != blank) & (best != before)).nonzero()[:, 0]
-        if len(begins):
-            logits = log_probs[begins, step].clone()
-            logits[:, blank] = -torch.inf
-            # The label before, if nothing lies between, would go on instead of beginning.
-            logits[torch.arange(len(begins)), said[begins]] = -torch.inf
-            ranked = rank(logits, scorer.scores(states[begins], rows[begins]))
-            chosen = ranked.argmax(-1)
-            states = states.index_copy(0, begins, scorer.advance(states[begins], rows[begins], chosen))
-            label = label.index_copy(0, begins, chosen)
-        said, before = label, best
-        labels[:, step] = torch.where(step < lens, label, blank)
-    return labels
+    steps = torch.arange(heard.shape[1], device=heard.device)
+    heard = torch.where(steps < lens[:, None], heard, blank)
+    before = F.pad(heard, (1, 0), value=blank)[:, :-1]
+    begins = (heard != blank) & (heard != before)
+    # The step at which the label of each step began; the labels are written there and read from there.
+    begun = torch.where(begins, steps, -1).cummax(1).values.clamp(min=0)
+    labels, states = heard.clone(), scorer.init_states(len(rows))
+    for step in begins.any(0).nonzero()[:, 0].tolist():
+        new = begins[:, step].nonzero()[:, 0]
+        logits = log_probs[new, step].clone()
+        logits[:, blank] = -torch.inf
+        if step:  # the label right before would go on instead of beginning
+            said = labels[new, begun[new, step - 1]]
+            logits[torch.arange(len(new)), torch.where(before[new, step] == blank, blank, said)] = -torch.inf
+        chosen = rank(logits, scorer.scores(states[new], rows[new])).argmax(-1)
+        states = states.index_copy(0, new, scorer.advance(states[new], rows[new], chosen))
+        labels[new, step] = chosen
+    return torch.where(heard == blank, blank, labels.gather(1, begun))

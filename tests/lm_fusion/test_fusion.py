@@ -163,12 +163,12 @@ def test_the_default_backend_is_the_devices(model: Model) -> None:
 
 
 def test_what_cannot_steer_is_refused(model: Model, lm: Automaton, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="lm_weight is 0.1, but there is no n-gram model"):
+    with pytest.raises(ConfigError, match=r"lm_weight is 0\.1, but there is no n-gram model"):
         Fusion.of(model, slots=1, lm_weight=0.1)
     for weight in (-0.1, MAX_LM_WEIGHT + 0.1, float("nan")):
-        with pytest.raises(ConfigError, match="must be from 0 to 2.0"):
+        with pytest.raises(ConfigError, match=r"must be from 0 to 2\.0"):
             Steering(lm_weight=weight)
-    with pytest.raises(PhraseError, match="must be from 0 to 5.0"):
+    with pytest.raises(PhraseError, match=r"must be from 0 to 5\.0"):
         Fusion.of(model, slots=1, phrases=["a"], boost=9)
     fewer = type("Fewer", (), {"ends_word": torch.zeros(3, dtype=torch.bool)})()
     builder = Fusion.of(model, slots=1).builder
