@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict, cast
+from typing import Any, Protocol, TypedDict, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -25,7 +25,16 @@ from asr.state import nbytes
 from asr.text import WordAssembler
 from asr.units import STEP_SAMPLES
 
-__all__ = ["RowResult", "RowStep", "StreamEngine"]
+__all__ = ["RowResult", "RowStep", "Steerable", "StreamEngine"]
+
+
+@runtime_checkable
+class Steerable(Protocol):
+    """A scorer that may give each stream other scores; what it is steered by is its own matter."""
+
+    def steer(self, row: int, steering: Any) -> None:
+        """Steer a row by something else, from its next step on; None: by what the scorer has for everybody."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,18 +126,23 @@ class StreamEngine:
     def _stacked(self) -> RowSettings:
         return RowSettings.stack([row or self._idle for row in self._rows], self._device)
 
-    def acquire(self, settings: SessionSettings) -> int:
+    def acquire(self, settings: SessionSettings, steering: object = None) -> int:
         """A slot for a new stream: its row, fresh.
+
+        Args:
+            settings: delay and chunk.
+            steering: see `steer`.
 
         Raises:
             Overloaded: if every slot is taken.
-            ConfigError: if the engine was not laid out for the chunk.
+            ConfigError: if the engine was not laid out for the chunk, or its scorer cannot be steered.
         """
         if settings.chunk not in self.chunks:
             raise ConfigError(f"this engine was laid out for {self.chunks}; {settings.chunk} was asked for")
         if not self.free:
             raise Overloaded(f"all {self.slots} slots are taken; close a stream, or make an engine with more")
         row = self._rows.index(None)
+        self._steer(row, steering)
         with torch.inference_mode():
             self._state = self._recogniser.reset(self._state, torch.tensor([row], device=self._device))
         if self._scorer is not None and self._scorer_states is not None:
@@ -146,6 +160,30 @@ class StreamEngine:
         """
         self._rows[row] = replace(self._owner(row), delay_steps=delay_steps)
         self._settings = self._stacked()
+
+    def steer(self, row: int, steering: object) -> None:
+        """Let the scorer steer a row by something else, from its next step on.
+
+        Args:
+            row: of a stream.
+            steering: what the engine's scorer takes; None: what it has for everybody.
+
+        Raises:
+            ConfigError: if no stream has the row, or the scorer cannot be steered so.
+        """
+        self._owner(row)
+        self._steer(row, steering)
+
+    def _steer(self, row: int, steering: object) -> None:
+        if isinstance(self._scorer, Steerable):
+            self._scorer.steer(row, steering)
+        elif steering is not None:
+            raise ConfigError("this engine's streams cannot be steered; make it with a scorer such as lm_fusion's")
+
+    @property
+    def scorer(self) -> TokenScorer | None:
+        """As given."""
+        return self._scorer
 
     def release(self, row: int) -> None:
         """Give a slot back.

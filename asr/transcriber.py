@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
@@ -21,6 +21,7 @@ from torch import Tensor
 from asr.audio import open_audio
 from asr.clock import ClockMap
 from asr.config import SessionSettings
+from asr.decode import TokenScorer
 from asr.drafting import Drafting
 from asr.errors import AudioFormatError, ConfigError, InvalidSamples, StreamClosed
 from asr.loudness import Quiet, levels_db
@@ -91,6 +92,7 @@ class Stream:
     Args:
         engine: the pool that it takes a slot of.
         settings: delay and chunk.
+        steering: see `StreamEngine.steer`.
 
     Attributes:
         received: samples fed; processed: those decoded.
@@ -101,7 +103,7 @@ class Stream:
         Overloaded, ConfigError: as `StreamEngine.acquire`.
     """
 
-    def __init__(self, engine: StreamEngine, settings: SessionSettings) -> None:
+    def __init__(self, engine: StreamEngine, settings: SessionSettings, steering: object = None) -> None:
         self.engine, self.settings = engine, settings
         self.flushing = False
         self.stats = DecodeStats()
@@ -120,7 +122,8 @@ class Stream:
         self._quiet = Quiet()
         self._labels: tuple[int, ...] = ()
         self._closed = False
-        self._row = engine.acquire(settings)
+        self._log_probs: Tensor | None = None
+        self._row = engine.acquire(settings, steering)
 
     def _time(self, settings: SessionSettings) -> None:
         """What follows from how late text may be."""
@@ -161,15 +164,29 @@ class Stream:
         """Whether a word is under way that was not handed out."""
         return self._text.open
 
-    def preview(self) -> list[HeardWord]:
-        """What the CTC head heard lately, committed or not; empty without a head."""
+    def steer(self, steering: object) -> None:
+        """See `StreamEngine.steer`.
+
+        Raises:
+            StreamClosed: after `close`.
+            ConfigError: if the engine's scorer cannot be steered so.
+        """
+        self._check_open()
+        self.engine.steer(self._row, steering)
+
+    def preview(self, relabel: Callable[[Tensor], Sequence[int]] | None = None) -> list[HeardWord]:
+        """What the CTC head heard lately, committed or not; empty without a head.
+
+        Args:
+            relabel: log-probabilities [W, V'+1] to the labels [W] to take; None: the best ones.
+        """
         tokenizer = self.engine.model.ctc_tokenizer
         if tokenizer is None:
             return []
-
+        labels = self._labels if relabel is None or self._log_probs is None else relabel(self._log_probs)
         return [
             HeardWord(text=word.text, start_ms=self._step_end_ms(word.first - 1), end_ms=self._step_end_ms(word.last))
-            for word in preview_words(self._labels, tokenizer)
+            for word in preview_words(labels, tokenizer)
         ]
 
     def _step_end_ms(self, step: int) -> int:
@@ -296,7 +313,7 @@ class Stream:
             silence_steps = self._silence // STEP_SAMPLES
             over = not self._owed and self._rule.over(silence_steps=silence_steps, quiet_steps=self._quiet_steps)
         self._count(result)
-        self._labels = result.labels
+        self._labels, self._log_probs = result.labels, result.log_probs
         levels = levels_db(block.samples[: block.audio])
         self._quiet = self._quiet.step(levels)
         if not block.silence:
@@ -380,7 +397,13 @@ Audio = np.ndarray | torch.Tensor | str | os.PathLike[str]
 
 
 def transcribe(
-    model: Model, audio: Audio, *, delay_ms: int = 480, chunk_ms: int = 320, drafting: Drafting | None = None
+    model: Model,
+    audio: Audio,
+    *,
+    delay_ms: int = 480,
+    chunk_ms: int = 320,
+    drafting: Drafting | None = None,
+    scorer: TokenScorer | None = None,
 ) -> Transcript:
     """The words of a recording, written as if it had been streamed.
 
@@ -390,6 +413,7 @@ def transcribe(
         delay_ms: how long the model may listen past a word's end.
         chunk_ms: how much audio the encoder takes at once.
         drafting: how the decoder is spared; what is written does not depend on it in its exact mode, the default.
+        scorer: scores of text, such as `lm_fusion.fusion.Fusion.of(model, slots=1, phrases=["Kubernetes"])`.
 
     Raises:
         ConfigError: if the model was not made for the delay and the chunk.
@@ -401,7 +425,8 @@ def transcribe(
     """
     settings = model.settings(delay_ms=delay_ms, chunk_ms=chunk_ms)
     log = WordLog()
-    with Stream(StreamEngine(model, slots=1, chunks=[settings.chunk], drafting=drafting), settings) as stream:
+    engine = StreamEngine(model, slots=1, chunks=[settings.chunk], drafting=drafting, scorer=scorer)
+    with Stream(engine, settings) as stream:
         for samples in _pieces(audio):
             stream.feed(samples)
             while moved := advance([stream]):
