@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from asr.decode import TokenScorer, rank
+from lm_fusion.fusion import Fusion, Steering
+from lm_fusion.phrases import PhraseBuilder, PhraseList
 
-__all__ = ["greedy_labels"]
+__all__ = ["greedy_labels", "phrase_labels"]
 
 
 def greedy_labels(log_probs: Tensor, lens: Tensor, rows: Tensor, scorer: TokenScorer, *, blank: int) -> Tensor:
@@ -44,3 +48,25 @@ def greedy_labels(log_probs: Tensor, lens: Tensor, rows: Tensor, scorer: TokenSc
         states = states.index_copy(0, new, scorer.advance(states[new], rows[new], chosen))
         labels[new, step] = chosen
     return torch.where(heard == blank, blank, labels.gather(1, begun))
+
+
+def phrase_labels(builder: PhraseBuilder, phrases: PhraseList) -> Callable[[Tensor], Sequence[int]] | None:
+    """What `asr.transcriber.Stream.preview` takes to show phrases more readily.
+
+    Args:
+        builder: of the CTC head's pieces; phrases: of its lists.
+    Returns:
+        log-probabilities [T, V'+1], the blank last, to labels [T]; None if there is nothing to boost.
+    """
+    if phrases.graph.empty:
+        return None
+    fusion = Fusion(slots=1, builder=builder, default=Steering(phrases=phrases))
+    row = torch.zeros(1, dtype=torch.int64)
+
+    def relabel(log_probs: Tensor) -> Sequence[int]:
+        log_probs = log_probs.cpu()[None]
+        lens = torch.tensor([log_probs.shape[1]])
+        found: list[int] = greedy_labels(log_probs, lens, row, fusion, blank=log_probs.shape[2] - 1)[0].tolist()
+        return found
+
+    return relabel

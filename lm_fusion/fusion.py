@@ -23,7 +23,7 @@ from lm_fusion.ngram import Automaton
 from lm_fusion.ngram_units import decoder_units
 from lm_fusion.phrases import DEFAULT_BOOST, Phrase, PhraseBuilder, PhraseList
 from lm_fusion.phrases_graph import INSIDE, START, build_graph, join_graphs
-from lm_fusion.spelling import DecoderSpelling
+from lm_fusion.spelling import CtcSpelling, DecoderSpelling
 
 __all__ = ["DEFAULT_LM_WEIGHT", "MAX_LM_WEIGHT", "Fusion", "Steering"]
 
@@ -63,9 +63,10 @@ class Fusion:
         default: what rows are steered by that nobody steers otherwise.
         device: where all is computed; the n-gram model is there.
         backend: of the phrase kernels; None: the one made for the device.
+        preview_builder: of lists for the CTC head's pieces; None: there is no head.
 
     Attributes:
-        builder, lm, backend: as given or chosen.
+        builder, preview_builder, lm, backend: as given or chosen.
 
     Raises:
         ConfigError: if `default` needs an n-gram model and there is none.
@@ -82,13 +83,14 @@ class Fusion:
         default: Steering = Steering(),
         device: torch.device | str = "cpu",
         backend: str | None = None,
+        preview_builder: PhraseBuilder | None = None,
     ) -> None:
         ends_word = builder.spelling.ends_word.to(device)
         if lm is not None and lm.vocabulary > len(ends_word):
             raise LanguageModelError(
                 f"the n-gram model scores {lm.vocabulary} pieces, the recogniser has {len(ends_word)}"
             )
-        self.builder, self.lm = builder, lm
+        self.builder, self.preview_builder, self.lm = builder, preview_builder, lm
         self.backend = best_backend(ends_word.device) if backend is None else backend
         self._scores = dispatch("phrases.scores", self.backend)
         self._advance = dispatch("phrases.advance", self.backend)
@@ -133,7 +135,15 @@ class Fusion:
         if lm_weight is None:
             lm_weight = 0.0 if lm is None else DEFAULT_LM_WEIGHT
         default = Steering(phrases=builder.build(phrases, boost=boost), lm_weight=lm_weight)
-        return cls(slots=slots, builder=builder, lm=lm, default=default, device=model.device)
+        head = model.ctc_tokenizer
+        return cls(
+            slots=slots,
+            builder=builder,
+            lm=lm,
+            default=default,
+            device=model.device,
+            preview_builder=None if head is None else PhraseBuilder(CtcSpelling(head)),
+        )
 
     @property
     def default(self) -> Steering:

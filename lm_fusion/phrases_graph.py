@@ -58,6 +58,11 @@ class PhraseGraph:
         """N, the two roots included."""
         return len(self.fail)
 
+    @property
+    def empty(self) -> bool:
+        """Whether it scores nothing."""
+        return not len(self.label)
+
 
 def build_graph(entries: Sequence[Entry], *, ends_word: npt.NDArray[np.bool_]) -> PhraseGraph:
     """The automaton of a list.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from asr.config import SessionSettings
+from asr.decode import TokenScorer
 from asr.errors import ConfigError, EarlybirdError
 from asr.model import Model
 from asr.resample import Samples
@@ -53,7 +54,13 @@ class _Running:
 
 
 def transcribe_streams(
-    model: Model, jobs: Iterable[Job], *, delay_ms: int = 480, chunk_ms: int = 320, batch_size: int = 4
+    model: Model,
+    jobs: Iterable[Job],
+    *,
+    delay_ms: int = 480,
+    chunk_ms: int = 320,
+    batch_size: int = 4,
+    scorer: TokenScorer | None = None,
 ) -> Iterator[tuple[str, Transcript | EarlybirdError]]:
     """Each job's transcript or its error, in the order in which they finish.
 
@@ -65,6 +72,7 @@ def transcribe_streams(
         jobs: (key, pieces of audio [N] at 16 kHz).
         delay_ms, chunk_ms: see `asr.transcribe`.
         batch_size: slots.
+        scorer: scores of text for all jobs, with as many slots; None: none.
 
     Raises:
         ConfigError: at once, if the model was not made for the delay and the chunk, or `batch_size` is below 1.
@@ -72,13 +80,13 @@ def transcribe_streams(
     settings = model.settings(delay_ms=delay_ms, chunk_ms=chunk_ms)
     if batch_size < 1:
         raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")
-    return _results(model, iter(jobs), settings, batch_size)
+    return _results(model, iter(jobs), settings, batch_size, scorer)
 
 
 def _results(
-    model: Model, jobs: Iterator[Job], settings: SessionSettings, batch_size: int
+    model: Model, jobs: Iterator[Job], settings: SessionSettings, batch_size: int, scorer: TokenScorer | None
 ) -> Iterator[tuple[str, Transcript | EarlybirdError]]:
-    engine = StreamEngine(model, slots=batch_size, chunks=[settings.chunk])
+    engine = StreamEngine(model, slots=batch_size, chunks=[settings.chunk], scorer=scorer)
     running: list[_Running] = []
     try:
         while True:

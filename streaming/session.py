@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -18,9 +19,13 @@ from asr.text import TextDelta, WordLog
 from asr.transcriber import Stream, decode_due
 from asr.units import SAMPLE_RATE, STEP_MS, samples_to_ms
 from asr.words import DecodeStats, Transcript
+from lm_fusion.fusion import Fusion
+from lm_fusion.ngram import Automaton
+from lm_fusion.phrases import Phrase, PhraseAnswer
 from streaming.emission_delay import EmissionDelayMeter
 from streaming.endpoint import EndpointConfig, Endpointer
 from streaming.events import Closed, Event, Flushed, Heartbeat, Tail, Words
+from streaming.steering import SessionSteering
 from streaming.tail import TailState, commit, settle, tail_text
 
 __all__ = ["Session", "advance_sessions"]
@@ -103,12 +108,18 @@ class Session:
         engine: a pool that sessions share; None: one of its own with one slot.
         keep_words: whether `transcript` is wanted: a few hundred bytes a word for as long as the session lives.
         endpoint: when a segment ends.
+        phrases: what shall be recognised more readily; None: what the engine has for everybody. `update` changes them.
+        boost: nats a piece of the phrases without a boost of their own.
+        lm: an n-gram model over the decoder's pieces, or its file; with an engine that is shared, the engine's own.
+        lm_weight: how much it counts.
 
     Attributes:
         delays: the word emission delays so far.
 
     Raises:
         ConfigError: if a setting cannot work, the message says which and what can.
+        PhraseError: if the list cannot be used; what is wrong with a single phrase is said in `phrase_answers`.
+        LanguageModelError: if the n-gram model cannot be used.
         Overloaded: if the engine has no free slot.
     """
 
@@ -125,6 +136,10 @@ class Session:
         engine: StreamEngine | None = None,
         keep_words: bool = True,
         endpoint: EndpointConfig | None = None,
+        phrases: Iterable[str | Phrase] | None = None,
+        boost: float | None = None,
+        lm: str | Path | Automaton | None = None,
+        lm_weight: float | None = None,
     ) -> None:
         settings = model.settings(delay_ms=delay_ms, chunk_ms=chunk_ms)
         if engine is not None and engine.model is not model:
@@ -143,7 +158,12 @@ class Session:
         self._call_ms: int | None = None
         self._flush_owed = False
         self._failure: Exception | None = None
-        self._stream = Stream(engine or StreamEngine(model, slots=1, chunks=[settings.chunk]), settings)
+        if engine is None:
+            scorer = Fusion.of(model, slots=1, lm=lm, lm_weight=lm_weight)
+            engine, lm = StreamEngine(model, slots=1, chunks=[settings.chunk], scorer=scorer), scorer.lm
+        self._steering = SessionSteering(engine.scorer, lm)
+        steering = self._steering.update(phrases=phrases, boost=boost, lm_weight=lm_weight)
+        self._stream = Stream(engine, settings, steering)
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -207,6 +227,32 @@ class Session:
         self._call_ms = now_ms
         if now_ms is not None:
             self.delays.arrived(received_ms=self.received_ms, now_ms=now_ms)
+
+    @property
+    def phrase_answers(self) -> tuple[PhraseAnswer, ...]:
+        """What became of each of the session's own phrases."""
+        return self._steering.answers
+
+    def update(
+        self,
+        *,
+        phrases: Iterable[str | Phrase] | None = None,
+        boost: float | None = None,
+        lm_weight: float | None = None,
+    ) -> tuple[PhraseAnswer, ...]:
+        """Other phrases or weights, from the next step on; what is None stays as it was.
+
+        Returns:
+            `phrase_answers`.
+        Raises:
+            StreamClosed: after `close`.
+            PhraseError, ConfigError: if they cannot be used, or the engine cannot be steered; nothing has changed then.
+        """
+        self._check_open()
+        steering = self._steering.update(phrases=phrases, boost=boost, lm_weight=lm_weight)
+        if steering is not None:
+            self._stream.steer(steering)
+        return self._steering.answers
 
     def change_delay(self, delay_ms: int) -> None:
         """Another delay τ, from the next block on.
@@ -366,7 +412,7 @@ class Session:
         )
         self._tail = commit(delta, self._tail)
         if not self._stream.flushing:
-            self._show(tail_text(self._stream.preview(), self._tail))
+            self._show(tail_text(self._stream.preview(self._steering.relabel), self._tail))
 
 
 def advance_sessions(sessions: Iterable[Session], now_ms: int | None = None) -> list[Session]:
