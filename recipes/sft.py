@@ -34,6 +34,7 @@ from asr.units import STEP_SAMPLES
 from asr.vocabulary import Vocabulary
 from recipes.align import AlignedClip, read_alignments
 from recipes.data import Clip, load_audio, read_manifest
+from recipes.settings import read_settings
 
 __all__ = ["AlignedExamples", "Batch", "Example", "SftConfig", "Trainer", "make_batch", "objective", "train"]
 
@@ -83,22 +84,7 @@ class SftConfig:
         Raises:
             ConfigError: for a missing or unreadable file, unknown settings or values that cannot work.
         """
-        try:
-            import yaml
-        except ImportError as error:
-            raise ConfigError(f"training needs pyyaml: pip install 'earlybird-asr[train]' ({error})") from error
-        try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        except (OSError, yaml.YAMLError) as error:
-            raise ConfigError(f"{path} cannot be read: {error}") from error
-        known = {field.name: type(field.default) for field in fields(cls)}
-        if not isinstance(values, dict) or not set(values) <= set(known):
-            raise ConfigError(f"{path} must hold settings among {sorted(known)}; got {values!r}")
-        for name, value in values.items():
-            fits = isinstance(value, int) or (known[name] is float and isinstance(value, float))
-            if not fits or isinstance(value, bool):
-                raise ConfigError(f"{path}: {name} is {value!r}; {known[name].__name__} is needed")
-        return cls(**values)
+        return read_settings(cls, path)
 
 
 # -- data ------------------------------------------------------------------------------------------------------------

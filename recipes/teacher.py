@@ -157,7 +157,7 @@ def _filled(span: dict[int, tuple[int, int]], count: int) -> Iterator[tuple[int,
         yield int(low + width * (i - first - 1)), int(low + width * (i - first))
 
 
-def _batches(clips: Sequence[Clip], seconds: float) -> Iterator[list[Clip]]:
+def length_batches(clips: Sequence[Clip], seconds: float) -> Iterator[list[Clip]]:
     """Clips of like length together, `seconds` of audio a batch, in chunks of the given order."""
     for start in range(0, len(clips), 256):
         batch: list[Clip] = []
@@ -195,7 +195,7 @@ def teach(
         raise ConfigError(f"{model.name} is no cross-family model; only those have a full-context teacher")
     known, featured, heard_ms = 0, 0, 0
     with (out / "teacher.jsonl").open("a") as lines:
-        for number, batch in enumerate(_batches(clips, 120.0)):
+        for number, batch in enumerate(length_batches(clips, 120.0)):
             shard = out / f"features-{number:05d}.safetensors"
             if shard.exists():
                 continue

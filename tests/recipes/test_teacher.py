@@ -135,8 +135,8 @@ def clips(folder: Path, count: int) -> list[Clip]:
 
 def shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     """One clip a shard."""
-    batches = teacher._batches
-    monkeypatch.setattr(teacher, "_batches", lambda chosen, _: batches(chosen, 1.0))
+    batches = teacher.length_batches
+    monkeypatch.setattr(teacher, "length_batches", lambda chosen, _: batches(chosen, 1.0))
 
 
 def alignments(model: Model, chosen: list[Clip]) -> dict[str, AlignedClip]:

@@ -1,0 +1,413 @@
+"""Joint tuning of the cross family in the stream, protected by the full-context model it came from.
+
+`python -m recipes.tune --config F.yaml --model M --data MANIFEST WORDS [--data …] --noise NOISE.jsonl --out DIR`
+
+Sessions are heard block by block in chunks drawn per batch, and every piece of text is predicted from the memory of
+the block in which it is due at a delay drawn per session. The loss has four parts: cross-entropy with the reference;
+divergence from what the full-context teacher says at the same place, where the teacher finds the reference's piece
+likely; distance between the encoder's frames and the teacher's; and the CTC head's. The front end, the token embedding
+and all positions stay as they are. A killed run goes on from its last save with the same batches and losses.
+`DIR` gets metrics.jsonl, train.pt and checkpoints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import asr
+from asr.checkpoint import save
+from asr.config import ChunkSetting
+from asr.cross_recogniser import CrossRecogniser
+from asr.ctc_tokenizer import ctc_words
+from asr.delay_targets import TimedPieces, build_targets
+from asr.errors import CheckpointError, ConfigError
+from asr.model import Model
+from asr.recogniser import WAIT
+from asr.units import FRAMES_PER_STEP, STEP_SAMPLES
+from recipes.data import Clip, load_audio, read_manifest
+from recipes.sessions import Plan, Session, SessionMaker, group, plan_sessions
+from recipes.settings import read_settings
+from recipes.streamed import Layout, decode_streamed, encode_streamed
+from recipes.teacher import TaughtWord, full_context_features, read_words
+
+__all__ = ["Batch", "TuneConfig", "Tuner", "make_batch", "train"]
+
+SAVED = "train.pt"
+METRICS = "metrics.jsonl"
+SETTINGS: tuple[tuple[float, ChunkSetting], ...] = tuple(
+    (share, ChunkSetting(chunk_steps=steps, right_frames=right, silence_frames=silence))
+    for share, steps, right, silence in (
+        (0.32, 4, 16, 8),
+        (0.08, 4, 32, 8),
+        (0.16, 4, 0, 0),
+        (0.06, 8, 0, 0),
+        (0.10, 2, 16, 8),
+        (0.06, 1, 16, 8),
+        (0.08, 8, 16, 8),
+        (0.06, 16, 32, 8),
+        (0.08, 50, 64, 8),
+    )
+)
+"""How often a batch is heard with which chunk, right context and silence."""
+WEIGHTS = {
+    "librispeech_devclean_mp3": 2.0,
+    "librispeech_resemblyzer": 2.0,
+    "commonvoice_en": 2.0,
+    "fotaq": 0.7,
+    "bass": 0.7,
+    "picovoice_wakeword": 0.3,
+}
+TRAILING_STEPS = 10
+LATE_SHARE, MOST_LATE_STEPS = 0.2, 5
+TRUSTED = 0.1
+"""The teacher counts where it gives the reference's piece so much probability."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneConfig:
+    """Settings of a run; configs/tune.yaml says what each one is."""
+
+    seed: int = 1
+    steps: int = 600
+    batch_seconds: float = 48.0
+    longest_ms: int = 20_000
+    joined_share: float = 0.4
+    delay_min: int = 1
+    delay_max: int = 12
+    encoder_rate: float = 1e-4
+    decoder_rate: float = 3e-5
+    ctc_rate: float = 1e-3
+    warmup_steps: int = 30
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+    teacher_weight: float = 1.0
+    feature_weight: float = 1.0
+    ctc_weight: float = 0.2
+    log_every: int = 5
+    save_every: int = 50
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.longest_ms, self.delay_min, self.log_every, self.save_every, self.warmup_steps) < 1:
+            raise ConfigError(f"counts must be at least 1; got {self}")
+        if self.delay_max < self.delay_min:
+            raise ConfigError(f"delay_min ({self.delay_min}) must not exceed delay_max ({self.delay_max})")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B sessions.
+
+    Attributes:
+        clean, heard: [B, N] whole steps; lens: [B] valid samples of them.
+        tokens: [B, n] what each row reads; labels: [B, n] what it should say, -1 where it does not count.
+        block: [B, n] the block of each row.
+        layout: of the frames.
+        ctc: the CTC head's labels; ctc_lens: [B] how many are whose.
+    """
+
+    clean: Tensor
+    heard: Tensor
+    lens: Tensor
+    tokens: Tensor
+    labels: Tensor
+    block: Tensor
+    layout: Layout
+    ctc: Tensor
+    ctc_lens: Tensor
+
+
+def make_batch(model: Model, sessions: Sequence[Session], chunk: ChunkSetting, config: TuneConfig, seed: int) -> Batch:
+    """Sessions padded to whole chunks, with their rows."""
+    rng = random.Random(seed)
+    recogniser = _cross(model)
+    size = chunk.chunk_steps * STEP_SAMPLES
+    longest = max(session.clean.shape[0] for session in sessions) + TRAILING_STEPS * STEP_SAMPLES
+    clean = torch.zeros(len(sessions), -(-longest // size) * size)
+    heard = clean.clone()
+    steps = clean.shape[1] // STEP_SAMPLES
+    prompt = recogniser.prompt
+    rows: list[tuple[list[int], list[int], list[int]]] = []
+    ctc: list[list[int]] = []
+    for b, session in enumerate(sessions):
+        clean[b, : session.clean.shape[0]], heard[b, : session.heard.shape[0]] = session.clean, session.heard
+        timed = [TimedPieces(pieces=word.pieces, end_ms=max(1, word.end_ms)) for word in session.words]
+        late = [rng.randint(1, MOST_LATE_STEPS) if rng.random() < LATE_SHARE else 0 for _ in timed]
+        delay = rng.randint(config.delay_min, config.delay_max)
+        placed = build_targets(timed, delay_steps=delay, wait=WAIT, overdue=late).placements
+        pieces = [piece for word in timed for piece in word.pieces]
+        when = [place.first + k for word, place in zip(timed, placed, strict=True) for k in range(len(word.pieces))]
+        blocks = [min(step, steps - 1) // chunk.chunk_steps for step in when]
+        end = (session.clean.shape[0] // STEP_SAMPLES + TRAILING_STEPS - 1) // chunk.chunk_steps
+        end = max([min(end, steps // chunk.chunk_steps - 1), *blocks])
+        first = blocks[0] if blocks else end
+        rows.append(
+            (
+                [*prompt, *pieces],
+                [-1] * (len(prompt) - 1) + [*pieces, recogniser.end_id],
+                [first] * (len(prompt) - 1) + [*blocks, end],
+            )
+        )
+        if model.ctc_tokenizer is not None:
+            words = ctc_words(" ".join(word.text for word in session.words))
+            ctc.append([piece for word in model.ctc_tokenizer.encode(words) for piece in word] if words else [])
+    count = max(len(tokens) for tokens, _, _ in rows)
+    tokens = torch.full((len(rows), count), recogniser.end_id)
+    labels = torch.full((len(rows), count), -1)
+    block = torch.zeros(len(rows), count, dtype=torch.int64)
+    for b, (read, say, where) in enumerate(rows):
+        tokens[b, : len(read)], labels[b, : len(say)] = torch.tensor(read), torch.tensor(say)
+        block[b, : len(where)] = torch.tensor(where)
+    lens = [-(-session.clean.shape[0] // STEP_SAMPLES) + TRAILING_STEPS for session in sessions]
+    return Batch(
+        clean,
+        heard,
+        torch.tensor(lens) * STEP_SAMPLES,
+        tokens,
+        labels,
+        block,
+        Layout.of(chunk, steps * FRAMES_PER_STEP),
+        torch.tensor([piece for one in ctc for piece in one], dtype=torch.int64),
+        torch.tensor([len(one) for one in ctc], dtype=torch.int64),
+    )
+
+
+def _cross(model: Model) -> CrossRecogniser:
+    if not isinstance(model.recogniser, CrossRecogniser):
+        raise ConfigError(f"{model.name} is no cross-family model; only those have a full-context teacher")
+    return model.recogniser
+
+
+def objective(
+    recogniser: CrossRecogniser, teacher: CrossRecogniser, batch: Batch, config: TuneConfig
+) -> tuple[Tensor, dict[str, float]]:
+    """The loss of a batch, and its parts as numbers."""
+    zeros = recogniser.frontend.init_state(batch.heard.shape[0])
+    everything = torch.full((batch.heard.shape[0],), batch.heard.shape[1])
+    with torch.no_grad():
+        frames = recogniser.frontend.step(batch.heard, everything, zeros)[0]
+        target, counts = full_context_features(teacher, batch.clean, batch.lens)
+    memory = encode_streamed(recogniser, frames, batch.layout)
+    features = _feature_loss(memory.features, target, batch, counts)
+
+    use = batch.labels >= 0
+    labels = batch.labels[use]
+    logits = recogniser.decoder.logits(decode_streamed(recogniser, memory, batch.tokens, batch.block)[use])
+    log_probs = logits.log_softmax(-1)
+    entropy = -log_probs.gather(1, labels[:, None])[:, 0]
+    with torch.no_grad():
+        taught = teacher.decoder(batch.tokens, target, counts)[0][use].log_softmax(-1)
+        trusted = (taught.gather(1, labels[:, None])[:, 0].exp() > TRUSTED).float()
+    divergence = (taught.exp() * (taught - log_probs)).sum(-1) * trusted
+    loss = entropy.mean() + config.teacher_weight * divergence.mean() + config.feature_weight * features
+    parts = {
+        "cross_entropy": float(entropy.detach().mean()),
+        "divergence": float(divergence.detach().mean()),
+        "features": float(features.detach()),
+        "right": float((log_probs.detach().argmax(-1) == labels).float().mean()),
+        "teacher_right": float((taught.argmax(-1) == labels).float().mean()),
+        "trusted": float(trusted.mean()),
+    }
+    if recogniser.ctc is not None:
+        said = recogniser.ctc(memory.final()).transpose(0, 1)
+        steps = batch.lens // STEP_SAMPLES
+        ctc = F.ctc_loss(said, batch.ctc, steps, batch.ctc_lens, blank=recogniser.ctc.blank, zero_infinity=True)
+        loss = loss + config.ctc_weight * ctc
+        parts["ctc"] = float(ctc.detach())
+    return loss, {"loss": float(loss.detach()), **parts}
+
+
+def _feature_loss(features: Tensor, target: Tensor, batch: Batch, counts: Tensor) -> Tensor:
+    """Mean squared distance to the teacher's frames, in units of their variance."""
+    layout = batch.layout
+    frame = layout.frame.flatten()
+    real = layout.real.flatten() & (frame < counts[:, None])  # [B, K * L]
+    wanted = target[:, frame.clamp(max=target.shape[1] - 1)]
+    distance = (features - wanted).square().mean(-1)
+    return (distance * real).sum() / real.sum() / wanted[real].var()
+
+
+class Tuner:
+    """One run: weights, optimiser and random state; `step` moves it on.
+
+    Args:
+        model: tuned in place.
+        teacher: the model it came from; not changed.
+        clips, maker: what sessions are made of; every clip has words.
+        config: the settings.
+
+    Attributes:
+        done: steps taken.
+    """
+
+    def __init__(
+        self, model: Model, teacher: Model, clips: Sequence[Clip], maker: SessionMaker, config: TuneConfig
+    ) -> None:
+        if not clips:
+            raise ConfigError("there is no clip to tune on: the manifests and the words share none short enough")
+        self.model, self.config, self.done = model, config, 0
+        self._teacher = _cross(teacher).eval().requires_grad_(False)
+        self._clips, self._maker = clips, maker
+        self._rng = random.Random(config.seed)
+        self._queue: list[list[Plan]] = []
+        torch.manual_seed(config.seed)
+        recogniser = _cross(model).eval().requires_grad_(False)
+        groups: list[dict[str, Any]] = []
+        for part, rate in (
+            (recogniser.encoder, config.encoder_rate),
+            (recogniser.decoder, config.decoder_rate),
+            (recogniser.ctc, config.ctc_rate),
+        ):
+            if part is not None and rate:
+                part.requires_grad_(True)
+                groups.append({"part": part, "rate": rate})
+        recogniser.decoder.embedding.weight.requires_grad_(False)
+        recogniser.decoder.positions.requires_grad_(False)
+        self._optimiser = torch.optim.AdamW(
+            [
+                {"params": [p for p in entry["part"].parameters() if p.requires_grad], "rate": entry["rate"]}
+                for entry in groups
+            ],
+            lr=0.0,
+            betas=(0.9, 0.98),
+            weight_decay=config.weight_decay,
+        )
+
+    def _next(self) -> tuple[list[Session], ChunkSetting, int]:
+        chunk = self._rng.choices([chunk for _, chunk in SETTINGS], [share for share, _ in SETTINGS])[0]
+        if not self._queue:
+            plans = plan_sessions(
+                self._clips,
+                weights=WEIGHTS,
+                longest_ms=self.config.longest_ms,
+                joined_share=self.config.joined_share,
+                rng=self._rng,
+            )
+            self._queue = list(group(plans, seconds=self.config.batch_seconds, rng=self._rng))
+        plans = self._queue.pop()
+        # A small chunk encodes every frame many times: fewer sessions then.
+        cost = (chunk.block_frames / (chunk.chunk_steps * FRAMES_PER_STEP)) / 3
+        keep = max(1, round(len(plans) / max(1.0, cost)))
+        return [self._maker.make(plan) for plan in plans[:keep]], chunk, self._rng.randrange(2**31)
+
+    def step(self) -> dict[str, float]:
+        """One batch, one update; its metrics.
+
+        Raises:
+            ConfigError: if the loss is not finite. The weights have not moved then.
+        """
+        config, recogniser = self.config, _cross(self.model)
+        sessions, chunk, seed = self._next()
+        batch = make_batch(self.model, sessions, chunk, config, seed)
+        loss, metrics = objective(recogniser, self._teacher, batch, config)
+        if not bool(torch.isfinite(loss)):
+            raise ConfigError(f"the loss of step {self.done + 1} is {metrics['loss']}; lower the rates")
+        share = self.done / config.steps
+        scale = min(1.0, (self.done + 1) / config.warmup_steps) * (0.03 + 0.97 * (1 + math.cos(math.pi * share)) / 2)
+        for entry in self._optimiser.param_groups:
+            entry["lr"] = entry["rate"] * scale
+        self._optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        weights = [p for entry in self._optimiser.param_groups for p in entry["params"]]
+        gradient = nn.utils.clip_grad_norm_(weights, config.clip_norm)
+        self._optimiser.step()
+        self.done += 1
+        return metrics | {
+            "gradient_norm": float(gradient),
+            "chunk_steps": chunk.chunk_steps,
+            "right_frames": chunk.right_frames,
+            "audio_seconds": float(batch.lens.sum()) / 16_000,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the steps to come depend on, beside the data."""
+        return {
+            "config": asdict(self.config),
+            "clips": len(self._clips),
+            "done": self.done,
+            "weights": _cross(self.model).state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "queue": self._queue,
+            "random": self._rng.getstate(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state_dict`.
+
+        Raises:
+            CheckpointError: if it is of a run with other settings or another number of clips.
+        """
+        here = {"config": asdict(self.config), "clips": len(self._clips)}
+        for name, value in here.items():
+            if state.get(name) != value:
+                raise CheckpointError(f"the saved run has {name}={state.get(name)!r}; this one has {value!r}")
+        _cross(self.model).load_state_dict(state["weights"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self.done, self._queue = state["done"], list(state["queue"])
+        self._rng.setstate(state["random"])
+
+
+def train(tuner: Tuner, folder: Path) -> Iterator[dict[str, float]]:
+    """Runs to the end from what `folder` holds of an earlier call; yields each line of metrics.jsonl as written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    saved, config = folder / SAVED, tuner.config
+    if saved.exists():
+        tuner.load_state_dict(torch.load(saved, weights_only=False))
+    sums: dict[str, float] = {}
+    begin = time.monotonic()
+    while tuner.done < config.steps:
+        for name, value in tuner.step().items():
+            sums[name] = sums.get(name, 0.0) + value / config.log_every
+        if tuner.done % config.log_every == 0:
+            line = {"step": tuner.done, "seconds": time.monotonic() - begin, **sums}
+            with (folder / METRICS).open("a") as file:
+                file.write(json.dumps(line) + "\n")
+            yield line
+            sums = {}
+        if tuner.done % config.save_every == 0 or tuner.done == config.steps:
+            torch.save(tuner.state_dict(), saved.with_suffix(".tmp"))
+            os.replace(saved.with_suffix(".tmp"), saved)
+            save(tuner.model, folder / "checkpoint", f"# {tuner.model.name}\n\nAfter {tuner.done} steps of tuning.\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """See the module's text."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", type=Path, nargs=2, action="append", required=True, metavar=("MANIFEST", "WORDS"))
+    parser.add_argument("--noise", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args(argv)
+    config = TuneConfig() if args.config is None else read_settings(TuneConfig, args.config)
+    words: dict[str, Sequence[TaughtWord]] = {}
+    clips: list[Clip] = []
+    for manifest, folder in args.data:
+        known = read_words(folder)
+        words.update(known)
+        clips += [clip for clip in read_manifest(manifest) if known.get(clip.audio)]
+    noises = [load_audio(clip.path) for clip in read_manifest(args.noise)] if args.noise is not None else []
+    noises = [noise for noise in noises if noise.shape[0] > 16_000]
+    model = asr.load(args.model)
+    tuner = Tuner(model, copy.deepcopy(model), clips, SessionMaker(words, noises), config)
+    for line in train(tuner, args.out):
+        print(json.dumps({k: round(v, 4) for k, v in line.items()}), file=sys.stderr, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
