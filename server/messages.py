@@ -30,7 +30,7 @@ ENCODINGS: tuple[str, ...] = get_args(Encoding)
 
 MOST_PHRASES = 1_000
 LONGEST_PHRASE = 200
-HIGHEST_BOOST = 20.0
+HIGHEST_BOOST = 5.0
 MOST_CHANNELS = 8
 LONGEST_TOKEN = 512
 """Characters of a bearer or resume token."""

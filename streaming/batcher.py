@@ -45,9 +45,9 @@ class FlushRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Another setting from here on: called with the session, which may refuse with an EarlybirdError."""
+    """Another setting from here on: called with the session, says what holds now, or refuses with an EarlybirdError."""
 
-    apply: Callable[[Session], object]
+    apply: Callable[[Session], Mapping[str, object]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,8 @@ class Finish:
     error: EarlybirdError | None = None
 
 
+Taken = tuple[int, int]
+"""Bytes of audio and items that left an inbox."""
 Inbox = Audio | FlushRequest | Setting | Finish
 
 
@@ -69,6 +71,7 @@ class Said:
         event: of the session; None where only an error is told.
         wall_ms: for `Words`, each word's delay on the caller's clock.
         flush_id: for `Flushed`, that of its request.
+        changed: what a setting's call said; it holds from `audio_ms` on.
         error: what went wrong; the session goes on unless a `Closed` comes.
         reason: for `Closed`, why; audio, wall: its delays.
     """
@@ -76,6 +79,8 @@ class Said:
     event: Event | None = None
     wall_ms: tuple[int | None, ...] = ()
     flush_id: str | int | None = None
+    changed: Mapping[str, object] | None = None
+    audio_ms: int = 0
     error: BaseException | None = None
     reason: FinishReason | None = None
     audio: DelaySummary | None = None
@@ -91,11 +96,16 @@ class _Member:
     flush_ids: deque[str | int | None] = field(default_factory=deque)
     finish: Finish | None = None
     said: list[Said] = field(default_factory=list)
-    taken: int = 0
+    taken: Taken = (0, 0)
     first_ms: int | None = None
     newest_ms: int = 0
     held: bool = False
     real_time_factor: float = 0.0
+
+    def take(self, item: Inbox) -> None:
+        """Counts an item that has left the inbox."""
+        size, items = self.taken
+        self.taken = (size + (len(item.bytes) if isinstance(item, Audio) else 0), items + 1)
 
     def live(self, now_ms: int) -> bool:
         """Whether audio comes as it is spoken."""
@@ -153,11 +163,11 @@ class Batcher:
         member = self._members.get(key)
         return 0.0 if member is None else member.real_time_factor
 
-    def taken(self) -> Mapping[str, int]:
-        """Bytes that left each inbox since the last call."""
-        taken = {key: member.taken for key, member in self._members.items() if member.taken}
+    def taken(self) -> Mapping[str, Taken]:
+        """What left each inbox since the last call."""
+        taken = {key: member.taken for key, member in self._members.items() if member.taken[1]}
         for member in self._members.values():
-            member.taken = 0
+            member.taken = (0, 0)
         return taken
 
     def choose(self, now_ms: int) -> list[str]:
@@ -242,8 +252,8 @@ class Batcher:
 
     def _take(self, member: _Member, item: Inbox) -> None:
         session = member.session
+        member.take(item)
         if isinstance(item, Audio):
-            member.taken += len(item.bytes)
             member.first_ms = item.at_ms if member.first_ms is None else member.first_ms
             member.newest_ms = item.at_ms
             try:
@@ -255,7 +265,8 @@ class Batcher:
             session.begin_flush()
         elif isinstance(item, Setting):
             try:
-                item.apply(session)
+                changed = item.apply(session)
+                member.said.append(Said(changed=changed, audio_ms=session.received_ms))
             except EarlybirdError as error:
                 member.said.append(Said(error=error))
         else:
@@ -266,8 +277,8 @@ class Batcher:
         if finish.error is not None:
             member.said.append(Said(error=finish.error))
         member.finish = finish
-        member.taken += sum(len(item.bytes) for item in member.inbox if isinstance(item, Audio))
-        member.inbox.clear()
+        while member.inbox:
+            member.take(member.inbox.popleft())
         member.session.begin_flush()
 
     def _close(self, member: _Member, reason: FinishReason) -> None:

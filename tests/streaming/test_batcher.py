@@ -157,10 +157,9 @@ def test_inboxes_are_emptied_only_as_they_are_decoded(scripted: Model) -> None:
     for _ in range(50):
         bench.audio("a", codes(0))
     bench.once()
-    first = bench.batcher.taken()["a"]
-    assert first == 4 * 1280
+    assert bench.batcher.taken()["a"] == (4 * 1280, 1)
     bench.run()
-    assert bench.batcher.taken()["a"] == 49 * 4 * 1280
+    assert bench.batcher.taken()["a"] == (49 * 4 * 1280, 49)
     assert bench.batcher.taken() == {}
 
 
@@ -213,15 +212,21 @@ def test_bad_audio_ends_one_session_after_its_words(scripted: Model) -> None:
     assert bench.engine.free == 4
 
 
+def changed(session: Session, delay_ms: int) -> dict[str, object]:
+    session.change_delay(delay_ms)
+    return {"delay_ms": delay_ms}
+
+
 def test_a_setting_that_is_refused_leaves_the_session_as_it_was(scripted: Model) -> None:
     bench = Bench(scripted)
     bench.add("a")
-    bench.batcher.put("a", Setting(apply=lambda session: session.change_delay(240)))
-    bench.batcher.put("a", Setting(apply=lambda session: session.change_delay(480)))
+    for delay_ms in (240, 480):
+        bench.batcher.put("a", Setting(apply=lambda session, delay_ms=delay_ms: changed(session, delay_ms)))
     bench.audio("a", np.concatenate([say(scripted, "the"), codes(*[0] * 8)]))
     bench.run()
     (error,) = [said.error for said in bench.said["a"] if said.error]
     assert isinstance(error, ConfigError)
+    assert [(said.changed, said.audio_ms) for said in bench.said["a"] if said.changed] == [({"delay_ms": 480}, 0)]
     (word,) = [word for said in bench.said["a"] if isinstance(said.event, Words) for word in said.event.words]
     assert word.delay_ms > 400
 
