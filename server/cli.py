@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asr.errors import ConfigError, EarlybirdError
+from server import lm_cli
 
 if TYPE_CHECKING:
     from asr.channels import Channel
@@ -30,6 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Streaming speech recognition: what was said, and how soon each word was committed.",
 )
+app.add_typer(lm_cli.app, name="lm")
 
 ModelOption = Annotated[str, typer.Option("--model", help="Name of an installed model, or a checkpoint folder.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]

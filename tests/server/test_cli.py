@@ -23,6 +23,7 @@ FLAGS = {
         "--model", "--stats",
     },
     "models": set(),
+    "lm": set(),
     "doctor": {"--model", "--device", "--delay-ms", "--chunk-ms"},
 }  # fmt: skip
 
