@@ -99,6 +99,13 @@ def transcribe(
     ] = 1,
     device: DeviceOption = "cpu",
     channel: Annotated[str, typer.Option("--channel", help="A channel's number from 0, or mix.")] = "mix",
+    lm: Annotated[Path | None, typer.Option("--lm", help="An n-gram model of `earlybird lm build`.")] = None,
+    lm_weight: Annotated[float | None, typer.Option("--lm-weight", help="How much it counts, 0 to 2.")] = None,
+    phrases: Annotated[
+        Path | None,
+        typer.Option("--phrases", help="Phrases to recognise more readily, one a line; a tab and a boost may follow."),
+    ] = None,
+    boost: Annotated[float | None, typer.Option("--boost", help="Of the other phrases: nats a piece, 0 to 5.")] = None,
     model: ModelOption = DEFAULT_MODEL,
     stats: Annotated[bool, typer.Option("--stats", help="Print totals to standard error at the end.")] = False,
 ) -> None:
@@ -108,15 +115,18 @@ def transcribe(
     suffix: a.mp3.json, a.wav.json). Warnings and errors go to standard error.
     """
     from server.batch import BatchSettings, find_inputs, run_batch
-    from server.engine import load_model, transcribe_jobs
+    from server.engine import load_model, load_scorer, transcribe_jobs
     from server.writers import parse_formats
 
     chosen = parse_formats(formats) if formats is not None else ("txt", "json") if out is not None else ("txt",)
     settings = BatchSettings(formats=chosen, out=out, channel=parse_channel(channel))
     inputs = find_inputs(paths, log=log)
     loaded = load_model(model, device=device, threads=threads)
+    scorer = load_scorer(loaded, slots=batch_size, lm=lm, lm_weight=lm_weight, phrases=phrases, boost=boost, log=log)
     summary = run_batch(
-        lambda jobs: transcribe_jobs(loaded, jobs, delay_ms=delay_ms, chunk_ms=chunk_ms, batch_size=batch_size),
+        lambda jobs: transcribe_jobs(
+            loaded, jobs, delay_ms=delay_ms, chunk_ms=chunk_ms, batch_size=batch_size, scorer=scorer
+        ),
         inputs,
         settings,
         results=sys.stdout,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,9 @@ from asr.words import Transcript
 
 LoadedModel = Any
 """What `asr.load` gives; this side only hands it on and reads `name` and `describe()`."""
+
+Scorer = Any
+"""An `asr.decode.TokenScorer`, or None; this side only hands it on."""
 
 Job = tuple[str, Iterable[Samples]]
 Result = tuple[str, Transcript | EarlybirdError]
@@ -51,10 +54,57 @@ def check_device(device: str) -> None:
         raise ConfigError(f"device is {device!r}; this machine has {', '.join(accepted)}")
 
 
+def load_scorer(
+    model: LoadedModel,
+    *,
+    slots: int,
+    lm: Path | None,
+    lm_weight: float | None,
+    phrases: Path | None,
+    boost: float | None,
+    log: Callable[[str], None],
+) -> Scorer:
+    """The scores that `transcribe_jobs` shall count in, or None if there is nothing to count.
+
+    Args:
+        model: what `load_model` gave.
+        slots: streams at once.
+        lm, lm_weight: the file of an n-gram model, and its weight.
+        phrases, boost: the file of a list, and the boost of the phrases that have none.
+        log: told about every phrase that is not taken, or not as it stands.
+
+    Raises:
+        ConfigError: if a weight or a boost has nothing to weigh, or is out of range.
+        LanguageModelError, PhraseError: if a file cannot be used.
+    """
+    if lm_weight is not None and lm is None:
+        raise ConfigError("--lm-weight needs an n-gram model; name it with --lm")
+    if boost is not None and phrases is None:
+        raise ConfigError("--boost needs phrases; name their file with --phrases")
+    if lm is None and phrases is None:
+        return None
+    from lm_fusion.fusion import Fusion
+    from lm_fusion.phrases import DEFAULT_BOOST, read_phrases
+
+    scorer = Fusion.of(
+        model,
+        slots=slots,
+        phrases=() if phrases is None else read_phrases(phrases),
+        boost=DEFAULT_BOOST if boost is None else boost,
+        lm=lm,
+        lm_weight=lm_weight,
+    )
+    assert scorer.default.phrases is not None
+    for answer in scorer.default.phrases.answers:
+        if answer.reason:
+            log(f"warning: phrase {answer.text!r}{'' if answer.accepted else ' is left out'}: {answer.reason}")
+    return scorer
+
+
 def transcribe_jobs(
-    model: LoadedModel, jobs: Iterable[Job], *, delay_ms: int, chunk_ms: int, batch_size: int
+    model: LoadedModel, jobs: Iterable[Job], *, delay_ms: int, chunk_ms: int, batch_size: int, scorer: Scorer = None
 ) -> Iterator[Result]:
-    """Each job's transcript or its error, in the order in which they finish.
+    """Each job's transcript or its error, in the order in which they finish; `scorer`: what `load_scorer` gave.
 
     Raises:
         ConfigError: if the model was not made for `delay_ms` and `chunk_ms`.
@@ -62,7 +112,7 @@ def transcribe_jobs(
     from streaming.files import transcribe_streams
 
     results: Iterator[Result] = transcribe_streams(
-        model, jobs, delay_ms=delay_ms, chunk_ms=chunk_ms, batch_size=batch_size
+        model, jobs, delay_ms=delay_ms, chunk_ms=chunk_ms, batch_size=batch_size, scorer=scorer
     )
     return results
 

@@ -20,7 +20,7 @@ TRANSCRIPT_OF_SILENCE = Transcript(words=(), audio_samples=16_000)
 FLAGS = {
     "transcribe": {
         "paths", "--out", "--format", "--delay-ms", "--chunk-ms", "--batch-size", "--threads", "--device", "--channel",
-        "--model", "--stats",
+        "--lm", "--lm-weight", "--phrases", "--boost", "--model", "--stats",
     },
     "models": set(),
     "lm": set(),
@@ -43,14 +43,14 @@ def test_text_goes_to_standard_output_alone(clip: Path, engine: FakeEngine, caps
     assert main(["transcribe", str(clip)]) == 0
     assert capsys.readouterr() == ("wa wb\n", "")
     assert engine.loads == [("earlybird-en", "cpu")]
-    assert engine.calls == [{"delay_ms": 480, "chunk_ms": 320, "batch_size": 4}]
+    assert engine.calls == [{"delay_ms": 480, "chunk_ms": 320, "batch_size": 4, "scorer": None}]
 
 
 def test_flags_reach_the_recogniser(clip: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--format json --delay-ms 160 --chunk-ms 80 --batch-size 7 --model other --threads 1 --stats"
     assert main(["transcribe", str(clip), *flags.split()]) == 0
     assert engine.loads == [("other", "cpu")]
-    assert engine.calls == [{"delay_ms": 160, "chunk_ms": 80, "batch_size": 7}]
+    assert engine.calls == [{"delay_ms": 160, "chunk_ms": 80, "batch_size": 7, "scorer": None}]
     out, err = capsys.readouterr()
     assert json.loads(out)["text"] == "wa wb"
     assert "2.0 s of audio" in err

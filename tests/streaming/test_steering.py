@@ -31,7 +31,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 @pytest.fixture(scope="module")
 def audio() -> np.ndarray:
-    return bursts(6.0, seed=3).numpy()
+    return bursts(2.5, seed=3).numpy()
 
 
 def steered(model: Model, phrases: Sequence[str | Phrase], audio: np.ndarray, boost: float = MAX_BOOST) -> str:
@@ -83,7 +83,7 @@ def test_sessions_with_other_lists_in_one_batch_are_as_alone(model: Model, audio
 
 def test_files_in_a_batch_share_a_list(model: Model, audio: np.ndarray) -> None:
     scorer = Fusion.of(model, slots=2, phrases=LISTS[2], boost=MAX_BOOST)
-    jobs = [(str(size), [audio[:size]]) for size in (30_000, 96_000, 60_000)]
+    jobs = [(str(size), [audio[:size]]) for size in (16_000, 40_000, 24_000)]
     found = dict(transcribe_streams(model, jobs, delay_ms=80, chunk_ms=160, batch_size=2, scorer=scorer))
     for key, (samples,) in jobs:
         result = found[key]
@@ -92,7 +92,7 @@ def test_files_in_a_batch_share_a_list(model: Model, audio: np.ndarray) -> None:
 
 
 def test_a_list_may_change_while_the_session_runs(model: Model, audio: np.ndarray) -> None:
-    half = 24 * STEP
+    half = 12 * STEP
     scorer = Fusion.of(model, slots=2)
     engine = StreamEngine(model, slots=2, scorer=scorer)
     one, other = session(model, engine=engine), session(model, engine=engine)
