@@ -76,9 +76,18 @@ class AdditiveLayer(nn.Module):
         """[B, T, C] after the attention -> [B, T, C] after the MLP, at delays [B]."""
         return x + self.feed_forward(self.feed_forward_norm(x) * (1 + self.condition(delay)))  # type: ignore[no-any-return]
 
-    def step(self, x: Tensor, positions: Tensor, lens: Tensor, delay: Tensor, ring: KVRing, mask: Tensor) -> Tensor:
-        """A block [B, T, C], lens [B] of it valid, through the layer."""
-        x = x + self.attention.step(self.attention_norm(x), positions, lens, ring, mask, None)
+    def step(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        lens: Tensor,
+        delay: Tensor,
+        ring: KVRing,
+        mask: Tensor,
+        rows: Tensor | None,
+    ) -> Tensor:
+        """A block [k, T, C], lens [k] of it valid, through the layer."""
+        x = x + self.attention.step(self.attention_norm(x), positions, lens, ring, mask, rows)
         return self.modulated(x, delay)
 
     def forward(self, x: Tensor, positions: Tensor, delay: Tensor, mask: Tensor) -> Tensor:
@@ -154,25 +163,29 @@ class AdditiveDecoder(nn.Module):
             )
         )
 
-    def rows(self, tokens: Tensor, audio: Tensor, delay: Tensor, lens: Tensor, state: Rings) -> Tensor:
+    def rows(
+        self, tokens: Tensor, audio: Tensor, delay: Tensor, lens: Tensor, state: Rings, rows: Tensor | None = None
+    ) -> Tensor:
         """Runs n rows a stream after the remembered ones, causally, as if one by one; `state.advance` remembers them.
 
         Args:
-            tokens: [B, n] the output before each row (true or drafted).
-            audio: [B, n, C] each row's audio step.
-            delay: [B] τ in steps.
-            lens: [B] valid rows, 0 idles.
+            tokens: [k, n] the output before each row (true or drafted).
+            audio: [k, n, C] each row's audio step.
+            delay: [k] τ in steps.
+            lens: [k] valid rows, 0 idles.
             state: the past.
+            rows: [k] the slots in this call; None: all.
         Returns:
-            hidden [B, n, C] after the closing norm.
+            hidden [k, n, C] after the closing norm.
         Raises:
             SpeculationBudgetExceeded: if n is more than the state was made for.
         """
-        positions = state.length[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
-        mask = ring_mask(state.rings[0], positions, lens, None, window=self.window_steps)
+        length = state.length if rows is None else state.length[rows]
+        positions = length[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
+        mask = ring_mask(state.rings[0], positions, lens, rows, window=self.window_steps)
         x = self.embedding(tokens) + audio
         for layer, ring in zip(self._layers(), state.rings, strict=True):
-            x = layer.step(x, positions, lens, delay, ring, mask)
+            x = layer.step(x, positions, lens, delay, ring, mask, rows)
         return self.norm(x)  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from asr.adapter import Adapter
 from asr.additive import AdditiveDecoder
 from asr.additive_config import AdditiveConfig
+from asr.answers import Answers, Draft
 from asr.config import RowSettings
 from asr.encoder import Encoder, causal_encoder
 from asr.errors import ConfigError
 from asr.frontend import Frontend, FrontendState
-from asr.recogniser import WAIT, RowOutput
+from asr.recogniser import PROSPECT_PIECES, WAIT, Prospect, RowOutput
 from asr.state import Rings
 from asr.units import FRAMES_PER_STEP
 from asr.vocabulary import Vocabulary
@@ -36,6 +37,8 @@ class AdditiveState:
         clock: [B] steps decoded.
         asked: [B] whether the decoder's memory is to be emptied at the next block.
         re_anchors: [B] how often it was.
+        text, text_frames: [B, 24] the newest pieces written, newest last, and the frames they were read from.
+        row: what the last call's decoder rows said: hidden [B, n, D], scores [B, n, V + 1].
     """
 
     frontend: FrontendState
@@ -48,6 +51,9 @@ class AdditiveState:
     clock: Tensor
     asked: Tensor
     re_anchors: Tensor
+    text: Tensor
+    text_frames: Tensor
+    row: Answers
 
 
 class AdditiveRecogniser(nn.Module):
@@ -59,6 +65,7 @@ class AdditiveRecogniser(nn.Module):
         banned: [V] pieces never written.
     """
 
+    waits_take_rows = True
     begins_word: Tensor
     letters: Tensor
     banned: Tensor
@@ -107,6 +114,11 @@ class AdditiveRecogniser(nn.Module):
             clock=zero,
             asked=torch.zeros_like(zero, dtype=torch.bool),
             re_anchors=zero,
+            text=torch.full((batch, PROSPECT_PIECES), -1, device=weight.device),
+            text_frames=torch.zeros(batch, PROSPECT_PIECES, dtype=torch.int64, device=weight.device),
+            row=Answers.none(
+                (weight.new_zeros(batch, 1, self.decoder.dim), weight.new_zeros(batch, 1, self.wait + 1).float())
+            ),
         )
 
     def reset(self, state: AdditiveState, rows: Tensor) -> AdditiveState:
@@ -133,6 +145,8 @@ class AdditiveRecogniser(nn.Module):
             clock=zero(state.clock),
             asked=zero(state.asked),
             re_anchors=zero(state.re_anchors),
+            text=state.text.index_fill(0, rows, -1),
+            row=state.row.reset(rows),
         )
 
     # -- hearing -------------------------------------------------------------------------------------------------
@@ -178,6 +192,7 @@ class AdditiveRecogniser(nn.Module):
             previous=state.previous.index_fill(0, forget, self.wait),
             asked=state.asked & ~active,
             re_anchors=state.re_anchors.index_add(0, forget, torch.ones_like(forget)),
+            row=state.row.reset(forget),
         )
 
     def ask_re_anchor(self, state: AdditiveState, rows: Tensor) -> AdditiveState:
@@ -186,20 +201,75 @@ class AdditiveRecogniser(nn.Module):
 
     # -- speaking ------------------------------------------------------------------------------------------------
 
-    def row(self, active: Tensor, settings: RowSettings, state: AdditiveState) -> tuple[RowOutput, AdditiveState]:
+    def needs_call(self, active: Tensor, state: AdditiveState) -> Tensor:
+        """[B] which rows of active [B] have no answer for the present step yet."""
+        return active & (state.row.left == 0)
+
+    def prospect(self, row: int, state: AdditiveState) -> Prospect:
+        """What a drafter may know of one row; there is no CTC head in this family."""
+        written = [at for at, piece in enumerate(state.text[row].tolist()) if piece >= 0]
+        clock = int(state.clock[row])
+        return Prospect(
+            clock=clock,
+            text=state.text[row, written].tolist(),
+            text_frames=state.text_frames[row, written].tolist(),
+            labels=(),
+            newest_step=clock + int(state.available[row] - state.used[row]) - 1,
+        )
+
+    def guesses(self, rows: Tensor, state: AdditiveState) -> tuple[Tensor, Tensor]:
+        """What multi-token heads expect `rows` [k] to give next; there are none."""
+        return rows[:, None], torch.zeros_like(rows)
+
+    def _call(
+        self, need: Tensor, settings: RowSettings, draft: Draft | None, state: AdditiveState
+    ) -> tuple[AdditiveState, Tensor]:
+        """Runs the present steps' rows of the streams `need` [B], and behind them those of the draft.
+
+        Returns:
+            The state that remembers what they said, and the rows spent [B].
+        """
+        rows = None if bool(need.all()) else need.nonzero()[:, 0]
+        index = torch.arange(need.shape[0], device=need.device) if rows is None else rows
+        used = state.used[index]
+        heard = state.available[index] - used
+        if draft is None:
+            draft = Draft.pack([[]] * index.shape[0], index.device)
+        else:  # the last step's output may be drafted, but no row follows it
+            draft = Draft(draft.outputs[index], draft.source[index], draft.lens[index]).at_most(heard)
+        lens = torch.minimum(draft.lens + 1, heard)
+        count = int(lens.max())
+        outputs = torch.where(draft.outputs == WAIT, self.wait, draft.outputs).clamp(min=0)[:, : count - 1]
+        offset = torch.arange(count, device=index.device)
+        at = (used[:, None] + offset).clamp(max=state.audio.shape[1] - 1)
+        hidden = self.decoder.rows(
+            torch.cat([state.previous[index, None], outputs], 1),
+            state.audio[index[:, None], at],
+            settings.delay[index],
+            lens,
+            state.decoder,
+            rows,
+        )
+        answers = state.row.put(rows, (hidden, self.decoder.logits(hidden).float()), lens, draft)
+        return replace(state, row=answers), torch.zeros_like(state.clock).index_copy(0, index, lens)
+
+    def row(
+        self, active: Tensor, settings: RowSettings, state: AdditiveState, draft: Draft | None = None
+    ) -> tuple[RowOutput, AdditiveState]:
         """Runs the present step's row of every active stream.
 
         Args:
             active: [B] bool; the others' answers mean nothing.
+            draft: the outputs expected of the steps that were heard, waits included, tried in the same call.
         Raises:
             ConfigError: if an active row has no audio step left.
         """
         if bool((active & (state.used >= state.available)).any()):
             raise ConfigError(f"rows have {(state.available - state.used).tolist()} audio steps left; listen first")
-        at = state.used.clamp(max=state.audio.shape[1] - 1)
-        audio = state.audio[torch.arange(at.shape[0], device=at.device), at][:, None]  # [B, 1, D]
-        hidden = self.decoder.rows(state.previous[:, None], audio, settings.delay, active.long(), state.decoder)
-        scores = self.decoder.logits(hidden[:, 0]).float()  # [B, V + 1]
+        need, spent = self.needs_call(active, state), torch.zeros_like(state.clock)
+        if bool(need.any()):
+            state, spent = self._call(need, settings, draft, state)
+        scores = state.row.present()[1]  # [B, V + 1]
         logits = scores[:, : self.wait].masked_fill(self.banned, -torch.inf)
         best, candidate = logits.max(-1)
         frame = ((state.clock + 1 - settings.delay) * FRAMES_PER_STEP - 1).clamp(min=0)
@@ -208,7 +278,8 @@ class AdditiveRecogniser(nn.Module):
             logits=logits,
             frame=frame,  # what was heard last of the word that is due
             closes=self.begins_word[candidate] | ~self.letters[candidate],
-            decoder_rows=active.long(),
+            decoder_rows=spent,
+            expected=state.row.expected(),
         )
         return output, state
 
@@ -219,8 +290,14 @@ class AdditiveRecogniser(nn.Module):
             tokens: [B] the committed token, or WAIT.
         """
         said = torch.where(tokens == WAIT, self.wait, tokens)
+        spoke = (active & (tokens != WAIT))[:, None]
         return replace(
             state,
+            text=torch.where(spoke, torch.cat([state.text[:, 1:], tokens[:, None]], 1), state.text),
+            text_frames=torch.where(
+                spoke, torch.cat([state.text_frames[:, 1:], output.frame[:, None]], 1), state.text_frames
+            ),
+            row=state.row.give(active, tokens),
             decoder=state.decoder.advance(active.long()),
             previous=torch.where(active, said, state.previous),
             used=state.used + active.long(),

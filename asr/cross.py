@@ -39,9 +39,14 @@ class CrossMemory:
         """Frames a row can hold."""
         return self.keys[0].shape[2] - 1
 
-    def visible(self) -> int:
-        """The longest row's frames: what a call has to look through."""
-        return max(1, int(self.frames.max()))
+    def seen(self, rows: Tensor | None) -> Tensor:
+        """[k] frames that `rows` look through, at least one."""
+        return (self.frames if rows is None else self.frames[rows]).clamp(min=1)
+
+    def readable(self, layer: int, count: int, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        """A layer's first `count` keys and values [k, H, count, D] of `rows`."""
+        keys, values = self.keys[layer][:, :, :count], self.values[layer][:, :, :count]
+        return (keys, values) if rows is None else (keys[rows], values[rows])
 
     def write(
         self,
@@ -165,29 +170,32 @@ class CrossDecoder(nn.Module):
         pairs = [layer.cross.keys_values(frames) for layer in self._layers()]
         return memory.write([key for key, _ in pairs], [value for _, value in pairs], frames, lens, final, rows)
 
-    def rows(self, tokens: Tensor, lens: Tensor, state: Rings, memory: CrossMemory) -> tuple[Tensor, Tensor]:
-        """Runs n tokens a stream after the remembered ones; nothing is remembered until `state.advance`.
+    def rows(
+        self, tokens: Tensor, lens: Tensor, state: Rings, memory: CrossMemory, rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Runs n tokens a stream after the remembered ones, causally, as if one by one; `state.advance` remembers them.
 
         Args:
-            tokens: [B, n] ids; position of the first is the number of remembered rows.
-            lens: [B] valid tokens, 0 idles.
+            tokens: [k, n] ids, true or drafted; position of the first is the number of remembered rows.
+            lens: [k] valid tokens, 0 idles.
             state, memory: what the rows attend to.
+            rows: [k] the slots in this call; None: all.
         Returns:
-            hidden [B, n, C] after the closing norm, and the alignment heads' mean attention [B, n, S] over the
+            hidden [k, n, C] after the closing norm, and the alignment heads' mean attention [k, n, S] over the
             memory's visible frames.
         """
         count = tokens.shape[1]
-        positions = state.length[:, None] + torch.arange(count, device=tokens.device)
+        length = state.length if rows is None else state.length[rows]
+        positions = length[:, None] + torch.arange(count, device=tokens.device)
         x = self.embedding(tokens) + self.positions[positions.clamp(max=self.text_positions - 1)]
-        text_mask = ring_mask(state.rings[0], positions, lens, None, window=self.text_positions)
-        seen = memory.visible()
-        frames = memory.frames.clamp(min=1)
+        text_mask = ring_mask(state.rings[0], positions, lens, rows, window=self.text_positions)
+        frames = memory.seen(rows)
+        seen = int(frames.max())
         frame_mask = (torch.arange(seen, device=tokens.device) < frames[:, None])[:, None, None]
         attention: list[Tensor] = []
         for index, (layer, ring) in enumerate(zip(self._layers(), state.rings, strict=True)):
-            x = x + layer.attention.step(layer.attention_norm(x), positions, lens, ring, text_mask, None)
-            keys, values = memory.keys[index][:, :, :seen], memory.values[index][:, :, :seen]
-            x, weights = layer.look(x, keys, values, frame_mask)
+            x = x + layer.attention.step(layer.attention_norm(x), positions, lens, ring, text_mask, rows)
+            x, weights = layer.look(x, *memory.readable(index, seen, rows), frame_mask)
             attention.extend(weights[:, head] for at, head in self.alignment_heads if at == index)
         return self.norm(x), torch.stack(attention).mean(0)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asr.anchoring import background, newest_frame, on_steps, place_anchor, roll
+from asr.answers import Answers, Draft
 from asr.config import AnchorConfig, GateConfig, RowSettings
 from asr.cross import CrossDecoder, CrossMemory
 from asr.ctc import CtcHead
@@ -19,26 +20,13 @@ from asr.encoder import Encoder
 from asr.frontend import Frontend, FrontendState
 from asr.gate import Gate, GateView
 from asr.preview import Preview
-from asr.recogniser import WAIT, RowOutput
+from asr.recogniser import PROSPECT_PIECES, WAIT, Prospect, RowOutput
 from asr.state import Rings
 from asr.units import FRAMES_PER_STEP
 
 __all__ = ["CrossRecogniser", "CrossState"]
 
 NEAR_STEPS = 2  # of a label that the CTC head hears
-
-
-@dataclass(frozen=True)
-class Heard:
-    """What one decoder row said; it stays true until the row's block or text changes.
-
-    Attributes: hidden: [B, C]; attention: [B, S]; logits: [B, V]; valid: [B] whether it may be used again.
-    """
-
-    hidden: Tensor
-    attention: Tensor
-    logits: Tensor
-    valid: Tensor
 
 
 @dataclass(frozen=True)
@@ -57,7 +45,8 @@ class CrossState:
         word_open: [B] whether the last piece may be continued.
         ended: [B] whether the decoder last said that the text ends here.
         asked: [B] whether a re-anchoring was asked for. re_anchors: [B] how many there were.
-        row: what the last decoder row said.
+        row: what the last call's decoder rows said: hidden [B, n, C], attention [B, n, S], logits [B, n, V]. They stay
+            true until the stream's block changes, or its text in another way than drafted.
         preview: what the CTC head says of the newest steps.
     """
 
@@ -81,7 +70,7 @@ class CrossState:
     ended: Tensor
     asked: Tensor
     re_anchors: Tensor
-    row: Heard
+    row: Answers
     preview: Preview
 
 
@@ -101,6 +90,7 @@ class CrossRecogniser(nn.Module):
         ctc: previews the tail, where there is one.
     """
 
+    waits_take_rows = False
     encoder_positions: Tensor
     begins_word: Tensor
     letters: Tensor
@@ -174,11 +164,8 @@ class CrossRecogniser(nn.Module):
             ended=zeros(batch, dtype=torch.bool),
             asked=zeros(batch, dtype=torch.bool),
             re_anchors=zeros(batch),
-            row=Heard(
-                self.encoder_positions.new_zeros(batch, dim),
-                self.encoder_positions.new_zeros(batch, memory.capacity),
-                self.encoder_positions.new_zeros(batch, vocabulary),
-                zeros(batch, dtype=torch.bool),
+            row=Answers.none(
+                tuple(self.encoder_positions.new_zeros(batch, 1, size) for size in (dim, memory.capacity, vocabulary))
             ),
             preview=Preview.zeros(
                 self.encoder_positions,
@@ -215,6 +202,7 @@ class CrossRecogniser(nn.Module):
             clock=zero(state.clock),
             asked=zero(state.asked),
             re_anchors=zero(state.re_anchors),
+            row=state.row.reset(rows),
         )
         return self._without_text(state, rows)
 
@@ -238,7 +226,7 @@ class CrossRecogniser(nn.Module):
             since_pause=zero(state.since_pause),
             word_open=zero(state.word_open),
             ended=zero(state.ended),
-            row=replace(state.row, valid=zero(state.row.valid)),
+            row=state.row.forget(torch.zeros_like(state.ended).index_fill(0, rows, True)),
         )
 
     # -- hearing -------------------------------------------------------------------------------------------------
@@ -269,7 +257,7 @@ class CrossRecogniser(nn.Module):
         for group in (active & ~due, due):
             if bool(group.any()):
                 state = self._block(None if bool(group.all()) else group.nonzero()[:, 0], settings, state)
-        return replace(state, row=replace(state.row, valid=state.row.valid & ~active))
+        return replace(state, row=state.row.forget(active))
 
     def _block(self, rows: Tensor | None, settings: RowSettings, state: CrossState) -> CrossState:
         """Encodes from the last final frame on, for `rows`."""
@@ -366,37 +354,86 @@ class CrossRecogniser(nn.Module):
 
     # -- speaking --------------------------------------------------------------------------------------------------
 
-    def row(self, active: Tensor, settings: RowSettings, state: CrossState) -> tuple[RowOutput, CrossState]:
+    def needs_call(self, active: Tensor, state: CrossState) -> Tensor:
+        """[B] which rows of active [B] have no answer for the present step yet."""
+        return active & (state.row.left == 0)
+
+    def prospect(self, row: int, state: CrossState) -> Prospect:
+        """What a drafter may know of one row."""
+        count, anchor = int(state.count[row]), int(state.anchor[row])
+        newest = slice(max(0, count - PROSPECT_PIECES), count)
+        return Prospect(
+            clock=int(state.clock[row]),
+            text=state.text[row, newest].tolist(),
+            text_frames=[anchor + frame for frame in state.text_frames[row, newest].tolist()],
+            labels=state.preview.labels[row].tolist(),
+            newest_step=int(state.heard[row]) // FRAMES_PER_STEP - 1,
+        )
+
+    def guesses(self, rows: Tensor, state: CrossState) -> tuple[Tensor, Tensor]:
+        """What multi-token heads expect `rows` [k] to give next; there are none."""
+        return rows[:, None], torch.zeros_like(rows)
+
+    def _call(self, need: Tensor, draft: Draft | None, state: CrossState) -> tuple[CrossState, Tensor]:
+        """Runs the pending rows of the streams `need` [B], and behind them those of the draft's pieces.
+
+        Returns:
+            The state that remembers what they said, and the rows spent [B].
+        """
+        rows = None if bool(need.all()) else need.nonzero()[:, 0]
+        index = torch.arange(need.shape[0], device=need.device) if rows is None else rows
+        pending = state.pending_lens[index]
+        room = self.decoder.text_positions - state.decoder.length[index] - pending
+        if draft is None:
+            draft = Draft.pack([[]] * index.shape[0], index.device)
+        else:
+            draft = Draft(draft.outputs[index], draft.source[index], draft.lens[index]).at_most(room)
+        lens = pending + draft.lens
+        offset = torch.arange(int(lens.max()), device=index.device).expand(index.shape[0], -1)
+        tokens = state.pending[index].gather(1, offset.clamp(max=state.pending.shape[1] - 1))
+        if draft.outputs.shape[1]:
+            behind = (offset - pending[:, None]).clamp(0, draft.outputs.shape[1] - 1)
+            drafted = draft.outputs.gather(1, behind).clamp(min=0)
+            tokens = torch.where(offset < pending[:, None], tokens, drafted)
+        hidden, attention = self.decoder.rows(tokens, lens, state.decoder, state.memory, rows)
+        each = torch.arange(index.shape[0], device=index.device)[:, None]
+        at = (pending[:, None] - 1 + torch.arange(draft.outputs.shape[1] + 1, device=index.device)).clamp(
+            max=offset.shape[1] - 1
+        )
+        hidden, attention = hidden[each, at], attention[each, at]
+        attention = nn.functional.pad(attention, (0, state.memory.capacity - attention.shape[2]))
+        answers = state.row.put(rows, (hidden, attention, self.decoder.logits(hidden).float()), draft.lens + 1, draft)
+        return replace(state, row=answers), torch.zeros_like(state.count).index_copy(0, index, lens)
+
+    def row(
+        self, active: Tensor, settings: RowSettings, state: CrossState, draft: Draft | None = None
+    ) -> tuple[RowOutput, CrossState]:
         """Runs the present step's row of every active stream.
+
+        When a piece goes is the gate's to say, and no part of a decoder row: a draft of pieces stays right however
+        early or late they come.
 
         Args:
             active: [B] bool; the others' answers mean nothing.
+            draft: the pieces expected next, tried in the same call.
         Returns:
             The answer and the state that remembers it, for waits within the block need no second look.
         """
-        said = state.row
-        calls = bool((active & ~said.valid).any())
-        if calls:
-            lens = torch.where(active, state.pending_lens, 0)
-            hidden, attention = self.decoder.rows(
-                state.pending[:, : max(1, int(lens.max()))], lens, state.decoder, state.memory
-            )
-            at = (lens - 1).clamp(min=0)
-            pick = torch.arange(lens.shape[0], device=lens.device)
-            hidden, attention = hidden[pick, at], attention[pick, at]
-            attention = nn.functional.pad(attention, (0, state.memory.capacity - attention.shape[1]))
-            said = Heard(hidden, attention, self.decoder.logits(hidden).float(), active)
-        logits = self._allowed(said.logits, state)
+        need, spent = self.needs_call(active, state), torch.zeros_like(state.count)
+        if bool(need.any()):
+            state, spent = self._call(need, draft, state)
+        hidden, attention, said = state.row.present()
+        logits = self._allowed(said, state)
         best, candidate = logits.max(-1)
         probability = (best - logits.logsumexp(-1)).exp()
         ended = candidate == self.end_id
         view = GateView(
-            attention=said.attention,
+            attention=attention,
             now=torch.minimum((state.clock + 1) * FRAMES_PER_STEP, state.heard) - state.anchor,
             frames=state.heard - state.anchor,
             delay=settings.delay,
             chunk_steps=settings.chunk_steps,
-            hidden=said.hidden,
+            hidden=hidden,
             around=self._around(settings, state),
             candidate=candidate,
             probability=probability,
@@ -407,7 +444,7 @@ class CrossRecogniser(nn.Module):
             text_frames=state.text_frames,
             count=state.count,
             since_pause=state.since_pause,
-            loud=self._loud(settings, state, said.attention.shape[1]),
+            loud=self._loud(settings, state, attention.shape[1]),
         )
         answer = self.gate(view)
         full = state.decoder.length + state.pending_lens >= self.decoder.text_positions
@@ -416,9 +453,10 @@ class CrossRecogniser(nn.Module):
             logits=logits.index_fill(1, torch.tensor([self.end_id], device=best.device), -torch.inf),
             frame=answer.frame + state.anchor,
             closes=ended | self.begins_word[candidate] | ~self.letters[candidate],
-            decoder_rows=torch.where(active & calls, state.pending_lens, 0),
+            decoder_rows=spent,
+            expected=state.row.expected(),
         )
-        return output, replace(state, row=said, ended=torch.where(active, ended, state.ended))
+        return output, replace(state, ended=torch.where(active, ended, state.ended))
 
     def _around(self, settings: RowSettings, state: CrossState) -> Tensor:
         """[B, C] the mean of the eight encoder frames around now - τ."""
@@ -478,5 +516,5 @@ class CrossRecogniser(nn.Module):
             since_pause=torch.where(spoke, torch.where(paused, 1, state.since_pause + 1), state.since_pause),
             word_open=torch.where(active, word_open, state.word_open),
             clock=state.clock + active.long(),
-            row=replace(state.row, valid=state.row.valid & ~spoke),
+            row=state.row.give(spoke, tokens),
         )

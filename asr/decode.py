@@ -1,4 +1,8 @@
-"""The decode loop, one step at a time: the reference that any faster way of decoding is checked against."""
+"""The one decode loop. Step by step, the gate and the scores decide on what the decoder's row said.
+
+Without a drafter every row is a call of its own: the reference. With one, a call tries the rows of what is expected as
+well, and the steps that follow find their answers there, until the text goes another way (docs/design.md §6).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,9 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from asr.answers import NOTHING, Draft, Expected
 from asr.config import RowSettings
+from asr.drafting import Drafter
 from asr.recogniser import WAIT, Recogniser, RowOutput
 from asr.units import STEP_SAMPLES
 
@@ -47,6 +53,9 @@ class StepOutput:
         active: [B] whether the row took part; tokens: [B] the committed token or WAIT; probability: [B] of it.
         frame: [B] the encoder frame the token was read from; closes: [B] whether a wait closed the word under way.
         decoder_rows: [B] decoder rows spent.
+        draft: what was expected from this step on, by streams that made a call; None: of nobody.
+        judged: [B] whether the step's output says if the draft was right there; agreed: [B] whether it was.
+        expected: what was drafted for this step; None: nothing was.
     """
 
     active: Tensor
@@ -55,6 +64,10 @@ class StepOutput:
     frame: Tensor
     closes: Tensor
     decoder_rows: Tensor
+    draft: Draft | None
+    judged: Tensor
+    agreed: Tensor
+    expected: Expected | None
 
 
 EVIDENCE_NATS = 5.0
@@ -78,11 +91,16 @@ def rank(logits: Tensor, scores: Tensor, margin: float = EVIDENCE_NATS) -> Tenso
 
 
 def choose(
-    output: RowOutput, active: Tensor, scorer: TokenScorer | None, states: Tensor | None
+    output: RowOutput,
+    active: Tensor,
+    scorer: TokenScorer | None,
+    states: Tensor | None,
+    least_probability: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The outputs [B] of one step's rows, their acoustic probabilities [B], and the scorer's states [B, D] after them.
 
-    The gate alone decides between waiting and text; a scorer re-ranks text only.
+    The gate alone decides between waiting and text; a scorer re-ranks text only. With `least_probability` a drafted
+    piece that is at least so probable is taken for the best.
     """
     speaks = output.open & active
     tokens = torch.full_like(output.frame, WAIT)
@@ -95,6 +113,10 @@ def choose(
         if scorer is not None and states is not None:
             ranked = rank(logits, scorer.scores(states[rows], rows))
         best = ranked.argmax(-1)
+        if least_probability is not None and output.expected is not None:
+            drafted = output.expected.output[rows]
+            of_it = log_probs.gather(1, drafted.clamp(min=0)[:, None])[:, 0].exp()
+            best = torch.where((drafted >= 0) & (of_it >= least_probability), drafted, best)
         tokens[rows] = best
         probability[rows] = log_probs.gather(1, best[:, None])[:, 0].exp()
         if scorer is not None and states is not None:
@@ -110,6 +132,8 @@ def decode_block(
     state: S,
     scorer: TokenScorer | None = None,
     scorer_states: Tensor | None = None,
+    drafter: Drafter | None = None,
+    least_probability: float | None = None,
 ) -> tuple[list[StepOutput], S, Tensor | None]:
     """Hears one block a row and decodes its steps.
 
@@ -119,6 +143,8 @@ def decode_block(
         settings: each row's delay, chunk, right context and silence.
         state: what the previous block left.
         scorer: fused scores; scorer_states: [B, D] its states, None exactly where there is no scorer.
+        drafter: expects outputs, so that one call runs several rows; None: a row a call.
+        least_probability: a drafted piece at least so probable is taken; None: drafts change no output.
     Returns:
         One StepOutput a step, as many as the longest row has, the new state, and the scorer's.
     """
@@ -127,8 +153,37 @@ def decode_block(
     outputs: list[StepOutput] = []
     for step in range(int(steps.max())):
         active = step < steps
-        output, state = model.row(active, settings, state)
-        tokens, probability, scorer_states = choose(output, active, scorer, scorer_states)
+        draft = None
+        if drafter is not None:
+            need = model.needs_call(active, state)
+            draft = drafter.draft(model, need, steps - step, settings, state) if bool(need.any()) else None
+        output, state = (
+            model.row(active, settings, state) if draft is None else model.row(active, settings, state, draft)
+        )
+        tokens, probability, scorer_states = choose(output, active, scorer, scorer_states, least_probability)
         state = model.accept(active, tokens, output, state)
-        outputs.append(StepOutput(active, tokens, probability, output.frame, output.closes, output.decoder_rows))
+        outputs.append(_step_output(model, active, tokens, probability, output, draft))
     return outputs, state, scorer_states
+
+
+def _step_output(
+    model: Recogniser[S], active: Tensor, tokens: Tensor, probability: Tensor, output: RowOutput, draft: Draft | None
+) -> StepOutput:
+    judged = agreed = torch.zeros_like(active)
+    if output.expected is not None:
+        judged = active & (output.expected.output != NOTHING)
+        if not model.waits_take_rows:
+            judged = judged & (tokens != WAIT)
+        agreed = judged & (tokens == output.expected.output)
+    return StepOutput(
+        active=active,
+        tokens=tokens,
+        probability=probability,
+        frame=output.frame,
+        closes=output.closes,
+        decoder_rows=output.decoder_rows,
+        draft=draft,
+        judged=judged,
+        agreed=agreed,
+        expected=output.expected,
+    )

@@ -53,6 +53,8 @@ class CrossConfig:
     gate_hidden: int | None = None  # width of the learned gate; None: the attention gate
     ctc_hidden: int | None = None  # width of the CTC head; None: there is none
     ctc_pieces: int = 0
+    mtp_heads: int = 0  # pieces guessed ahead; 0: there are no such heads
+    mtp_pieces: int = 0  # they guess among so many of the first, most frequent, pieces
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> CrossConfig:
@@ -171,6 +173,11 @@ class Model:
     def device(self) -> torch.device:
         """Where its weights are."""
         return next(self.recogniser.parameters()).device
+
+    @property
+    def has_mtp_heads(self) -> bool:
+        """Whether heads guess several pieces ahead (`asr.mtp`)."""
+        return isinstance(self.config, CrossConfig) and self.config.mtp_heads > 0
 
     def settings(self, *, delay_ms: int, chunk_ms: int) -> SessionSettings:
         """A session's settings; ConfigError with the list of trained ones for any other."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from torch import Tensor
 
+from asr.answers import Draft, Expected
 from asr.config import RowSettings
 
 WAIT = -1
 """The output "no word yet"."""
+PROSPECT_PIECES = 24
+"""So much of the text a drafter may know."""
 
 S = TypeVar("S")
 
@@ -25,6 +29,7 @@ class RowOutput:
         frame: [B] the encoder frame, from the stream's start, that the candidate was read from.
         closes: [B] whether a wait here closes the word under way (the candidate would not continue it).
         decoder_rows: [B] decoder rows this step cost.
+        expected: what was drafted for this step; None: nothing was.
     """
 
     open: Tensor
@@ -32,10 +37,35 @@ class RowOutput:
     frame: Tensor
     closes: Tensor
     decoder_rows: Tensor
+    expected: Expected | None = None
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """What a drafter may know of one stream. Steps and frames count from the stream's start.
+
+    Attributes:
+        clock: the step that is decoded next.
+        text: the newest pieces written, oldest first, and text_frames: where each was read from.
+        labels: the CTC head's best label of each of the newest steps heard, newest last; empty without a head.
+        newest_step: the step of the newest label.
+    """
+
+    clock: int
+    text: Sequence[int]
+    text_frames: Sequence[int]
+    labels: Sequence[int]
+    newest_step: int
 
 
 class Recogniser(Protocol[S]):
-    """State in, state out: B streams on the step clock."""
+    """State in, state out: B streams on the step clock.
+
+    Attributes:
+        waits_take_rows: whether a wait is an output that the decoder remembers, so that drafts have to state it.
+    """
+
+    waits_take_rows: bool
 
     def init_state(self, batch: int, *, max_chunk_steps: int, max_right: int, max_silence: int) -> S:
         """Fresh streams whose blocks may be as large as stated (in steps and frames)."""
@@ -49,8 +79,25 @@ class Recogniser(Protocol[S]):
         """Takes one block of audio a row: samples [B, N] at 16 kHz, lens [B] of them valid, whole steps; 0 idles."""
         ...
 
-    def row(self, active: Tensor, settings: RowSettings, state: S) -> tuple[RowOutput, S]:
-        """What the present step says for every row of active [B]; the others' answers mean nothing."""
+    def needs_call(self, active: Tensor, state: S) -> Tensor:
+        """[B] which rows of active [B] have no answer for the present step yet."""
+        ...
+
+    def prospect(self, row: int, state: S) -> Prospect:
+        """What a drafter may know of one row."""
+        ...
+
+    def guesses(self, rows: Tensor, state: S) -> tuple[Tensor, Tensor]:
+        """What multi-token heads expect `rows` [k] to give next: outputs [k, n], and how many of them [k]."""
+        ...
+
+    def row(self, active: Tensor, settings: RowSettings, state: S, draft: Draft | None = None) -> tuple[RowOutput, S]:
+        """What the present step says for every row of active [B]; the others' answers mean nothing.
+
+        Args:
+            draft: the outputs that streams without an answer are expected to give from this step on; they are tried in
+                the same call.
+        """
         ...
 
     def accept(self, active: Tensor, tokens: Tensor, output: RowOutput, state: S) -> S:

@@ -7,16 +7,18 @@ or padded per stream.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypedDict, cast, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from asr.answers import SOURCES
 from asr.config import ChunkSetting, RowSettings, SessionSettings
 from asr.cross_recogniser import CrossRecogniser
 from asr.decode import StepOutput, TokenScorer, decode_block
+from asr.drafting import Drafting, drafter_of
 from asr.errors import AudioFormatError, ConfigError, InvalidSamples, Overloaded
 from asr.model import Model
 from asr.recogniser import Recogniser
@@ -24,6 +26,7 @@ from asr.resample import Samples
 from asr.state import nbytes
 from asr.text import WordAssembler
 from asr.units import STEP_SAMPLES
+from asr.words import DraftCount
 
 __all__ = ["RowResult", "RowStep", "Steerable", "StreamEngine"]
 
@@ -55,12 +58,14 @@ class RowResult:
     Attributes:
         steps: the block's, in order.
         re_anchors: of this row since its stream began.
+        drafts: what this row's drafts came to, by drafter.
         labels: the CTC head's best label of each of the newest steps heard, newest last; empty without a head.
         log_probs: [W, V'+1] all it says of them; None without a head.
     """
 
     steps: tuple[RowStep, ...]
     re_anchors: int
+    drafts: Mapping[str, DraftCount] = field(default_factory=dict)
     labels: tuple[int, ...] = ()
     log_probs: Tensor | None = None
 
@@ -78,6 +83,7 @@ class StreamEngine:
         slots: streams that may live at once.
         chunks: the chunk settings that streams may have; memory is laid out for the largest. None: all of the model's.
         scorer: fused scores, of all its streams; None: none.
+        drafting: how the decoder is spared.
 
     Raises:
         ConfigError: if `slots` is below 1 or `chunks` is empty.
@@ -90,6 +96,7 @@ class StreamEngine:
         slots: int,
         chunks: Sequence[ChunkSetting] | None = None,
         scorer: TokenScorer | None = None,
+        drafting: Drafting | None = None,
     ) -> None:
         limits = model.config.limits
         chunks = limits.chunks if chunks is None else tuple(chunks)
@@ -97,6 +104,9 @@ class StreamEngine:
             raise ConfigError(f"an engine needs at least 1 slot and 1 chunk setting; got {slots} and {len(chunks)}")
         self.model, self.slots = model, slots
         self.chunks = chunks
+        self.drafting = drafting or Drafting()
+        self._drafter = drafter_of(model, self.drafting)
+        self._least_probability = None if self.drafting.mode == "exact" else self.drafting.least_probability
         self._scorer = scorer
         self._scorer_states = None if scorer is None else scorer.init_states(slots)
         self.assembler = WordAssembler(model.vocabulary, model.config.vocabulary)
@@ -241,12 +251,19 @@ class StreamEngine:
                 self._state,
                 self._scorer,
                 self._scorer_states,
+                self._drafter,
+                self._least_probability,
             )
             re_anchors: list[int] = self._state.re_anchors.tolist()
             heard = self._heard()
-        columns = _columns(outputs)
+        columns, drafts = _columns(outputs), _drafts(outputs, self.slots)
         return {
-            row: RowResult(steps=columns[row][: len(samples) // STEP_SAMPLES], re_anchors=re_anchors[row], **heard[row])
+            row: RowResult(
+                steps=columns[row][: len(samples) // STEP_SAMPLES],
+                re_anchors=re_anchors[row],
+                drafts=drafts[row],
+                **heard[row],
+            )
             for row, samples in blocks.items()
         }
 
@@ -280,3 +297,23 @@ def _columns(outputs: list[StepOutput]) -> list[tuple[RowStep, ...]]:
         torch.stack([output.decoder_rows for output in outputs], 1).tolist(),
     )
     return [tuple(RowStep(*step) for step in zip(*row, strict=True)) for row in zip(*fields, strict=True)]
+
+
+def _drafts(outputs: list[StepOutput], slots: int) -> list[dict[str, DraftCount]]:
+    """What each row's drafts of a block came to."""
+    found: list[dict[str, DraftCount]] = [{} for _ in range(slots)]
+
+    def count(row: int, source: int, place: int, *, accepted: bool) -> None:
+        name = SOURCES[source]
+        found[row][name] = found[row].get(name, DraftCount()) + DraftCount.at(place, accepted=accepted)
+
+    for output in outputs:
+        if output.draft is not None:
+            sources = output.draft.source.tolist()
+            for row, length in enumerate(output.draft.lens.tolist()):
+                for place in range(length):
+                    count(row, sources[row][place], place, accepted=False)
+        if output.expected is not None:
+            for row in output.agreed.nonzero()[:, 0].tolist():
+                count(row, int(output.expected.source[row]), int(output.expected.place[row]), accepted=True)
+    return found

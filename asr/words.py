@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from asr.units import SAMPLE_RATE, samples_to_ms
 
@@ -36,6 +37,37 @@ class Word:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DraftCount:
+    """How one drafter's outputs fared, by their place in their call's draft.
+
+    Attributes:
+        proposed: [places] outputs that were tried. accepted: [places] outputs that the decoder gave as well.
+    """
+
+    proposed: tuple[int, ...] = ()
+    accepted: tuple[int, ...] = ()
+
+    def __add__(self, other: DraftCount) -> DraftCount:
+        return DraftCount(
+            proposed=_summed(self.proposed, other.proposed), accepted=_summed(self.accepted, other.accepted)
+        )
+
+    @classmethod
+    def at(cls, place: int, *, accepted: bool) -> DraftCount:
+        """One output at `place`: a proposal, or one that was accepted.
+
+        >>> DraftCount.at(1, accepted=False) + DraftCount.at(0, accepted=True)
+        DraftCount(proposed=(0, 1), accepted=(1,))
+        """
+        one = (0,) * place + (1,)
+        return cls(accepted=one) if accepted else cls(proposed=one)
+
+
+def _summed(mine: tuple[int, ...], theirs: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(a + b for a, b in zip_longest(mine, theirs, fillvalue=0))
+
+
+@dataclass(frozen=True, kw_only=True)
 class DecodeStats:
     """Counts of one stream's work; rates are derived from them.
 
@@ -46,6 +78,7 @@ class DecodeStats:
         blocks: encoder blocks run.
         audio_samples: samples received at 16 kHz.
         re_anchors: re-anchorings, of which `watchdog_re_anchors` were forced by the watchdog.
+        drafts: by the name of the drafter.
     """
 
     decoder_calls: int = 0
@@ -55,8 +88,15 @@ class DecodeStats:
     audio_samples: int = 0
     re_anchors: int = 0
     watchdog_re_anchors: int = 0
+    drafts: Mapping[str, DraftCount] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, float | int]:
+    @property
+    def mean_accepted(self) -> float:
+        """Drafted outputs that a call with a draft spared the calls after it; 0 without drafts."""
+        calls = sum(count.proposed[0] for count in self.drafts.values() if count.proposed)
+        return sum(sum(count.accepted) for count in self.drafts.values()) / calls if calls else 0.0
+
+    def to_json(self) -> dict[str, object]:
         """The counts by name, with the audio in seconds."""
         return {
             "decoder_calls": self.decoder_calls,
@@ -66,6 +106,11 @@ class DecodeStats:
             "audio_seconds": self.audio_samples / SAMPLE_RATE,
             "re_anchors": self.re_anchors,
             "watchdog_re_anchors": self.watchdog_re_anchors,
+            "mean_accepted": round(self.mean_accepted, 3),
+            "drafts": {
+                name: {"proposed": list(count.proposed), "accepted": list(count.accepted)}
+                for name, count in self.drafts.items()
+            },
         }
 
 

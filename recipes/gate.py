@@ -98,7 +98,6 @@ def record(
                 state = recogniser.listen(
                     samples[:, start : start + block], torch.full((len(clips),), block), rows, state
                 )
-                state = replace(state, row=replace(state.row, valid=state.row.valid & False))
             active = torch.tensor([step * STEP_SAMPLES < int(n) for n in lens])
             output, state = recogniser.row(active, rows, state)
             assert recorder.shown is not None

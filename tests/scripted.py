@@ -36,7 +36,9 @@ class ScriptedState:
 
 
 class ScriptedRecogniser(nn.Module):
-    """Writes the piece of step t at step t + τ."""
+    """Writes the piece of step t at step t + τ; it calls no decoder, so that there is nothing to draft."""
+
+    waits_take_rows = True
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__()
@@ -64,6 +66,9 @@ class ScriptedRecogniser(nn.Module):
             asked=state.asked & ~anchor,
             re_anchors=state.re_anchors + anchor.long(),
         )
+
+    def needs_call(self, active: Tensor, state: ScriptedState) -> Tensor:
+        return torch.zeros_like(active)
 
     def row(self, active: Tensor, settings: RowSettings, state: ScriptedState) -> tuple[RowOutput, ScriptedState]:
         spoken = state.clock - settings.delay

@@ -73,7 +73,8 @@ def test_provisional_frames_are_written_over_and_final_ones_stay() -> None:
     assert (memory.final.tolist(), memory.frames.tolist()) == ([5, 4], [6, 4])
     torch.testing.assert_close(content(memory, 0), expected_content(torch.cat([FRAMES[0, :3], FRAMES[0, 6:9]])))
     torch.testing.assert_close(content(memory, 1), expected_content(FRAMES[1, :4]))
-    assert memory.visible() == 6
+    assert memory.seen(None).tolist() == [6, 4]
+    assert memory.seen(torch.tensor([1])).tolist() == [4]
 
 
 def test_a_full_row_is_not_touched_by_the_padding_of_a_longer_block() -> None:

@@ -209,7 +209,7 @@ def test_what_may_not_be_written_is_at_minus_infinity() -> None:
     state = model.listen(tiny.sound(size, 8)[None], torch.tensor([size]), tiny.rows_of(SETTINGS), state)
     continuing, signs, special = list(range(10, 18)), [18, 19, 20], [21, 22, 23]
     assert refused(row_of(model, state)) == [*continuing, *signs, *special]  # nothing to continue, no sign first
-    said = replace(state, count=torch.tensor([1]), row=replace(state.row, valid=torch.tensor([False])))
+    said = replace(state, count=torch.tensor([1]), row=state.row.forget(torch.tensor([True])))
     assert refused(row_of(model, said)) == [*continuing, *special]
     assert refused(row_of(model, replace(said, word_open=torch.tensor([True])))) == special
 

@@ -121,7 +121,7 @@ def check_cross_offline(model: CrossRecogniser, chosen: SessionSettings, steps: 
             output, state = model.row(active, rows, state)
             seen = seen[:remembered] + [memory] * (len(tokens) - remembered)  # those not remembered look anew
             expected = cross_oracle(model, seen, tokens)
-            torch.testing.assert_close(state.row.logits[0], expected, rtol=0, atol=1e-5)
+            torch.testing.assert_close(state.row.present()[2][0], expected, rtol=0, atol=1e-5)
             said, _, _ = choose(output, active, None, None)
             state = model.accept(active, said, output, state)
             if int(said[0]) != WAIT:
@@ -165,10 +165,10 @@ def check_re_anchored(model: CrossRecogniser, chosen: SessionSettings, monkeypat
         fresh = model.accept(active, said, output, fresh)
         near.append((int(said[0]), output.logits))
     assert [int(o.tokens[0]) for o in far] == [token for token, _ in near]
-    torch.testing.assert_close(state.row.logits, fresh.row.logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(state.row.present()[2], fresh.row.present()[2], rtol=0, atol=1e-5)
     for block in blocks_of_x[11:20]:
         one, state, _ = decode_block(model, block, lens, rows, state)
         two, fresh, _ = decode_block(model, block, lens, rows, fresh)
         assert [int(o.tokens[0]) for o in one] == [int(o.tokens[0]) for o in two]
         assert [int(o.frame[0]) for o in one] == [int(o.frame[0]) + cut for o in two]
-        torch.testing.assert_close(state.row.logits, fresh.row.logits, rtol=0, atol=1e-5)
+        torch.testing.assert_close(state.row.present()[2], fresh.row.present()[2], rtol=0, atol=1e-5)

@@ -223,15 +223,15 @@ MUTANTS: dict[str, Mutant] = {
         cross_offline,
         CrossRecogniser,
         "listen",
-        "replace(state.row, valid=state.row.valid & ~active)",
+        "state.row.forget(active)",
         "state.row",
     ),
     "cross recogniser: a row's answer outlives its token": (
         cross_offline,
         CrossRecogniser,
         "accept",
-        "valid=state.row.valid & ~spoke",
-        "valid=state.row.valid",
+        "row=state.row.give(spoke, tokens)",
+        "row=state.row",
     ),
     "cross recogniser: text memory survives a reset": (
         reset(cross),
