@@ -59,7 +59,7 @@ def test_features_and_rows_equal_the_streamed_ones(steps: int, right: int, silen
         state = model.listen(samples[:, k * size : (k + 1) * size], torch.full((BATCH,), size), rows, state)
         begin, count = int(layout.begin[k]), int(layout.valid[k].sum())
         streamed = state.memory.features[:, begin : begin + count]
-        parallel = memory.features.unflatten(1, (layout.blocks, layout.size))[:, k, :count]
+        parallel = memory.features.view(BATCH, layout.blocks, layout.size, -1)[:, k, :count]
         torch.testing.assert_close(parallel, streamed, atol=2e-5, rtol=1e-4)
         mine = slice(0, 3) if k == 0 else slice(k + 2, k + 3)
         lens = torch.full((BATCH,), tokens[:, mine].shape[1])
@@ -76,7 +76,7 @@ def test_the_old_frames_in_view_are_bounded() -> None:
     near = encode_streamed(model, frames_of(model, samples), layout).final()
     state = model.init_state(BATCH, max_chunk_steps=1, max_right=0, max_silence=0)
     rows = RowSettings.stack([SessionSettings(chunk=setting(1, 0, 0), delay_steps=1)] * BATCH, samples.device)
-    for piece in samples.split(STEP_SAMPLES, 1):
+    for piece in samples.split(STEP_SAMPLES, 1):  # type: ignore[no-untyped-call]
         state = model.listen(piece, torch.full((BATCH,), STEP_SAMPLES), rows, state)
     torch.testing.assert_close(near, state.memory.features[:, : near.shape[1]], atol=2e-5, rtol=1e-4)
 
@@ -87,7 +87,7 @@ def test_every_weight_of_encoder_and_decoder_gets_a_gradient() -> None:
     memory = encode_streamed(model, frames_of(model, sound()), layout)
     tokens = torch.arange(BATCH * 5).view(BATCH, 5)
     hidden = decode_streamed(model, memory, tokens, torch.tensor([[0, 1, 2, 4, 5]] * BATCH))
-    hidden.square().sum().backward()
+    hidden.square().sum().backward()  # type: ignore[no-untyped-call]
     for part in (model.encoder, model.decoder):
         for name, weight in part.named_parameters():
             assert weight.grad is not None, name
