@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from asr.config import SessionSettings
 from asr.decode import TokenScorer
@@ -61,6 +61,7 @@ def transcribe_streams(
     chunk_ms: int = 320,
     batch_size: int = 4,
     scorer: TokenScorer | None = None,
+    steering: Callable[[str], object] | None = None,
 ) -> Iterator[tuple[str, Transcript | EarlybirdError]]:
     """Each job's transcript or its error, in the order in which they finish.
 
@@ -73,6 +74,7 @@ def transcribe_streams(
         delay_ms, chunk_ms: see `asr.transcribe`.
         batch_size: slots.
         scorer: scores of text for all jobs, with as many slots; None: none.
+        steering: a job's key to what its stream is steered by, see `StreamEngine.steer`; None: nothing of its own.
 
     Raises:
         ConfigError: at once, if the model was not made for the delay and the chunk, or `batch_size` is below 1.
@@ -80,18 +82,22 @@ def transcribe_streams(
     settings = model.settings(delay_ms=delay_ms, chunk_ms=chunk_ms)
     if batch_size < 1:
         raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")
-    return _results(model, iter(jobs), settings, batch_size, scorer)
+    engine = StreamEngine(model, slots=batch_size, chunks=[settings.chunk], scorer=scorer)
+    return _results(engine, iter(jobs), settings, steering)
 
 
 def _results(
-    model: Model, jobs: Iterator[Job], settings: SessionSettings, batch_size: int, scorer: TokenScorer | None
+    engine: StreamEngine,
+    jobs: Iterator[Job],
+    settings: SessionSettings,
+    steering: Callable[[str], object] | None,
 ) -> Iterator[tuple[str, Transcript | EarlybirdError]]:
-    engine = StreamEngine(model, slots=batch_size, chunks=[settings.chunk], scorer=scorer)
     running: list[_Running] = []
     try:
         while True:
             while engine.free and (job := next(jobs, None)) is not None:
-                running.append(_Running(*job, Stream(engine, settings)))
+                steered = None if steering is None else steering(job[0])
+                running.append(_Running(*job, Stream(engine, settings, steered)))
             if not running:
                 return
             freed = False
