@@ -341,7 +341,10 @@ class Tuner:
             "done": self.done,
             "weights": _cross(self.model).state_dict(),
             "optimiser": self._optimiser.state_dict(),
-            "queue": self._queue,
+            "queue": [
+                [([clip.audio for clip in plan.clips], plan.pauses_ms, plan.seed) for plan in plans]
+                for plans in self._queue
+            ],
             "random": self._rng.getstate(),
         }
 
@@ -357,7 +360,15 @@ class Tuner:
                 raise CheckpointError(f"the saved run has {name}={state.get(name)!r}; this one has {value!r}")
         _cross(self.model).load_state_dict(state["weights"])
         self._optimiser.load_state_dict(state["optimiser"])
-        self.done, self._queue = state["done"], list(state["queue"])
+        known = {clip.audio: clip for clip in self._clips}
+        self.done = state["done"]
+        self._queue = [
+            [
+                Plan(clips=tuple(known[name] for name in names), pauses_ms=pauses, seed=seed)
+                for names, pauses, seed in plans
+            ]
+            for plans in state["queue"]
+        ]
         self._rng.setstate(state["random"])
 
 
@@ -366,7 +377,7 @@ def train(tuner: Tuner, folder: Path) -> Iterator[dict[str, float]]:
     folder.mkdir(parents=True, exist_ok=True)
     saved, config = folder / SAVED, tuner.config
     if saved.exists():
-        tuner.load_state_dict(torch.load(saved, weights_only=False))
+        tuner.load_state_dict(torch.load(saved, weights_only=True))
     sums: dict[str, float] = {}
     begin = time.monotonic()
     while tuner.done < config.steps:
