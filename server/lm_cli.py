@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Build, convert and mix n-gram models over a recogniser's tokens.",
+    help="Build, convert and mix n-gram models over a recogniser's tokens; find their weight.",
 )
 
 _EXIT_CODES = "Exit codes: 0 it was written; 2 wrong usage, settings or input."
@@ -43,6 +43,21 @@ def parse_prune(prune: str) -> list[int]:
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise ConfigError(f"--prune is {prune!r}; it must be numbers between commas, such as 0,0,1")
     return [int(part) for part in parts]
+
+
+def parse_weights(weights: str, name: str) -> list[float]:
+    """Numbers between commas, such as 0.1,0.2.
+
+    Raises:
+        ConfigError: if there is anything else; `name` is the flag.
+
+    >>> parse_weights("0,0.25", "--weights")
+    [0.0, 0.25]
+    """
+    try:
+        return [float(part) for part in weights.split(",")]
+    except ValueError:
+        raise ConfigError(f"{name} is {weights!r}; it must be numbers between commas, such as 0.1,0.2") from None
 
 
 def load_units(model: str, units: str) -> Units:
@@ -145,3 +160,45 @@ def mix(
         write_arpa(mixture, arpa)
     build_automaton(mixture, tokens, source=f"{first} and {second}").save(out)
     print(f"{out}: {' + '.join(map(str, mixture.counts))} n-grams")
+
+
+@app.command(epilog="Exit codes: 0 a gain or none was found; 2 wrong usage, settings or input.")
+def tune(
+    manifest: Annotated[
+        Path, typer.Argument(metavar="DEV.jsonl", help="Clips with transcripts, none of them in TEXT.")
+    ],
+    lm: Annotated[Path | None, typer.Option("--lm", help="The n-gram model.")] = None,
+    weights: Annotated[str, typer.Option("--weights", help="Weights of --lm to try.")] = "0,0.05,0.1,0.2,0.3",
+    phrases: Annotated[Path | None, typer.Option("--phrases", help="A list, a phrase a line.")] = None,
+    boosts: Annotated[str, typer.Option("--boosts", help="Boosts of --phrases to try.")] = "0,0.5,1,1.5,2,3",
+    every: Annotated[int, typer.Option("--every", min=1, help="Take every so-many-th clip.")] = 1,
+    model: ModelOption = "earlybird-en",
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
+    delay_ms: Annotated[int, typer.Option("--delay-ms", help="See `earlybird transcribe`.")] = 480,
+    chunk_ms: Annotated[int, typer.Option("--chunk-ms", help="See `earlybird transcribe`.")] = 320,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Files decoded at once.")] = 16,
+) -> None:
+    """Find the weight of an n-gram model and the boost of a list on clips with transcripts, or that there is no gain.
+
+    The pair with the fewest word errors on every second clip is judged on the others, which had no say in it.
+    """
+    from lm_fusion.fusion import Fusion
+    from lm_fusion.phrases import read_phrases
+    from server import lm_tune
+    from server.engine import load_model
+
+    clips = lm_tune.read_spoken_clips(manifest, every=every)
+    loaded = load_model(model, device=device, threads=1)
+    found = lm_tune.tune(
+        loaded,
+        clips,
+        Fusion.of(loaded, slots=batch_size, lm=lm),
+        lm_weights=[] if lm is None else parse_weights(weights, "--weights"),
+        phrases=() if phrases is None else read_phrases(phrases),
+        boosts=[] if phrases is None else parse_weights(boosts, "--boosts"),
+        delay_ms=delay_ms,
+        chunk_ms=chunk_ms,
+        batch_size=batch_size,
+        log=_log,
+    )
+    print(lm_tune.verdict(found))
