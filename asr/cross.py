@@ -212,6 +212,11 @@ class CrossDecoder(nn.Module):
         Returns:
             logits [B, L, V] and the alignment heads' mean attention [B, L, T].
         """
+        hidden, attention = self.states(tokens, frames, frame_lens)
+        return self.logits(hidden), attention
+
+    def states(self, tokens: Tensor, frames: Tensor, frame_lens: Tensor) -> tuple[Tensor, Tensor]:
+        """`forward` with the hidden states [B, L, C] after the closing norm in place of the logits."""
         length = tokens.shape[1]
         x = self.embedding(tokens) + self.positions[:length]
         frame_mask = (torch.arange(frames.shape[1], device=frames.device) < frame_lens[:, None])[:, None, None]
@@ -222,7 +227,7 @@ class CrossDecoder(nn.Module):
             x = x + layer.attention.attend(layer.attention.queries(y), *layer.attention.keys_values(y), causal)
             x, weights = layer.look(x, *layer.cross.keys_values(frames), frame_mask)
             attention.extend(weights[:, head] for at, head in self.alignment_heads if at == index)
-        return self.logits(self.norm(x)), torch.stack(attention).mean(0)
+        return self.norm(x), torch.stack(attention).mean(0)
 
 
 def log_probabilities(logits: Tensor) -> Tensor:

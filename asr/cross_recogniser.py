@@ -19,6 +19,7 @@ from asr.ctc import CtcHead
 from asr.encoder import Encoder
 from asr.frontend import Frontend, FrontendState
 from asr.gate import Gate, GateView
+from asr.mtp import MtpHeads, attended, pooled_ahead
 from asr.preview import Preview
 from asr.recogniser import PROSPECT_PIECES, WAIT, Prospect, RowOutput
 from asr.state import Rings
@@ -26,6 +27,7 @@ from asr.units import FRAMES_PER_STEP
 
 __all__ = ["CrossRecogniser", "CrossState"]
 
+LEAST_LIKELY = 0.1  # a guess ends where its pieces are less likely together
 NEAR_STEPS = 2  # of a label that the CTC head hears
 
 
@@ -88,6 +90,8 @@ class CrossRecogniser(nn.Module):
         max_frames: encoder positions there are.
         pause_frames: so long a gap between two tokens' frames is a pause (the gate's number).
         ctc: previews the tail, where there is one.
+        mtp: guesses several pieces ahead, where there are such heads.
+        sink_frames: the first frames draw attention for no reason (the gate's number).
     """
 
     waits_take_rows = False
@@ -114,9 +118,11 @@ class CrossRecogniser(nn.Module):
         max_frames: int,
         pause_frames: int = GateConfig.pause_frames,
         ctc: CtcHead | None = None,
+        mtp: MtpHeads | None = None,
+        sink_frames: int = GateConfig.sink_frames,
     ) -> None:
         super().__init__()
-        self.ctc = ctc
+        self.ctc, self.mtp, self.sink_frames = ctc, mtp, sink_frames
         self.frontend, self.encoder, self.decoder, self.gate, self.anchors = frontend, encoder, decoder, gate, anchors
         self.prompt, self.end_id, self.max_frames, self.pause_frames = prompt, end_id, max_frames, pause_frames
         self.encoder_positions = nn.Parameter(torch.zeros(max_frames, frontend.dim))
@@ -371,8 +377,28 @@ class CrossRecogniser(nn.Module):
         )
 
     def guesses(self, rows: Tensor, state: CrossState) -> tuple[Tensor, Tensor]:
-        """What multi-token heads expect `rows` [k] to give next; there are none."""
-        return rows[:, None], torch.zeros_like(rows)
+        """What the multi-token heads expect `rows` [k] to write next, made of what the last row said.
+
+        That row may be of the block before; what is heard behind the place it reads from is this block's.
+
+        Returns:
+            pieces [k, K + 1] and how many of them [k]: as far as they are likely together, or none without heads.
+        """
+        if self.mtp is None:
+            return rows[:, None], torch.zeros_like(rows)
+        hidden, attention, logits = (part[rows] for part in state.row.present())
+        center = attended(attention, sink_frames=self.sink_frames)
+        ahead = pooled_ahead(state.memory.features[rows], state.memory.frames[rows], center[:, None])[:, 0]
+        later = self.mtp(hidden, ahead, self.decoder.embedding.weight).float().softmax(-1).max(-1)  # [k, K]
+        own = logits.masked_fill(self.banned, -torch.inf).softmax(-1).max(-1)
+        settled = state.row.settled[rows]
+        # The row's own piece is the first of the guess, unless it has been written.
+        pieces = torch.cat([own.indices[:, None], later.indices], 1)
+        likely = torch.cat([own.values.masked_fill(settled, 1.0)[:, None], later.values], 1).cumprod(1)
+        ends = (pieces == self.end_id) & ~(settled[:, None] & (torch.arange(pieces.shape[1]) == 0))
+        lens = ((likely >= LEAST_LIKELY) & (ends.cumsum(1) == 0)).sum(1)
+        pieces = torch.where(settled[:, None], pieces.roll(-1, 1), pieces)
+        return pieces, torch.where(state.row.known[rows], (lens - settled.long()).clamp(min=0), 0)
 
     def _call(self, need: Tensor, draft: Draft | None, state: CrossState) -> tuple[CrossState, Tensor]:
         """Runs the pending rows of the streams `need` [B], and behind them those of the draft's pieces.

@@ -18,6 +18,7 @@ from asr.encoder import whisper_encoder
 from asr.errors import CheckpointError
 from asr.frontend import Frontend
 from asr.gate import AttentionGate, Gate, LearnedGate
+from asr.mtp import MtpHeads
 from asr.units import FRAMES_PER_STEP, STEP_MS
 from asr.vocabulary import Vocabulary
 
@@ -127,6 +128,8 @@ def build_cross(config: CrossConfig, vocabulary: Vocabulary) -> CrossRecogniser:
         max_frames=config.max_frames,
         pause_frames=config.gate.pause_frames,
         ctc=ctc,
+        mtp=MtpHeads(dim=config.dim, heads=config.mtp_heads, pieces=config.mtp_pieces) if config.mtp_heads else None,
+        sink_frames=config.gate.sink_frames,
     )
 
 
