@@ -278,6 +278,55 @@ def word_delays(reference: Sequence[EndedWord], words: Sequence[Word]) -> WordDe
     return WordDelays(delays_ms=delays, reference_words=alignment.reference_words, deletions=len(alignment.deleted))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Commitment:
+    """When one word of a final text came, in a system that revises its text.
+
+    Attributes:
+        first_ms: when a hypothesis first held it, revised later or not.
+        final_ms: from when on every hypothesis held it.
+    """
+
+    first_ms: int
+    final_ms: int
+
+
+def commitments(partials: Sequence[tuple[int, Sequence[str]]]) -> tuple[Commitment, ...]:
+    """When each word of the last hypothesis was first there, and from when on it stayed.
+
+    A hypothesis holds a word where the cheapest edit between the two texts matches it; so a word stays while others
+    before it change. Found backwards from the final text. Where text is append-only the two times coincide.
+
+    Args:
+        partials: (audio that had arrived, in ms, words so far), in order; a word counts as `align_words` counts it.
+    Returns:
+        One a word of the last text; both times of a word of which normalisation leaves nothing are the last one's.
+
+    Raises:
+        ConfigError: if the times go back, or the extra `eval` is not installed.
+
+    Example:
+        >>> commitments([(80, ["a"]), (160, ["the", "cat"]), (240, ["a", "cat"])])
+        (Commitment(first_ms=80, final_ms=240), Commitment(first_ms=160, final_ms=160))
+    """
+    times = [time for time, _ in partials]
+    if times != sorted(times):
+        raise ConfigError(f"hypotheses come in the order of their time; got {times}")
+    if not partials:
+        return ()
+    last_ms, final = partials[-1]
+    first, stays = [last_ms] * len(final), [last_ms] * len(final)
+    held = set(range(len(final)))  # by every hypothesis from here on
+    for time, words in reversed(partials[:-1]):
+        here = {i for i, _ in align_words(final, words).matched}
+        held &= here
+        for i in here:
+            first[i] = time
+        for i in held:
+            stays[i] = time
+    return tuple(Commitment(first_ms=a, final_ms=b) for a, b in zip(first, stays, strict=True))
+
+
 @dataclass(frozen=True)
 class Quantiles:
     """Milliseconds, interpolated linearly between the values beside."""
@@ -302,6 +351,11 @@ class DelayStats:
     matched: int
     reference_words: int
     deletions: int
+
+    @property
+    def matched_share(self) -> float | None:
+        """Matched words per reference word; None without reference words."""
+        return self.matched / self.reference_words if self.reference_words else None
 
     @property
     def deletion_rate(self) -> float | None:

@@ -2,6 +2,7 @@
 
 `python -m recipes.evaluate --model M --manifest DEV.jsonl --alignments DEV-ALIGNED.jsonl --delay-ms 480 --chunk-ms 320`
 prints a table and, with `--out`, writes one JSON line per setting. `--every N` takes every N-th clip of each subset.
+`--align` first aligns the chosen clips that DEV-ALIGNED.jsonl lacks; `--plots DIR` draws the delays (recipes/awed.py).
 WER: jiwer after the English text normaliser, clips with an empty reference apart. Delay: audio clock, matched words
 only, against the aligned word ends, with the share of deleted words beside it.
 """
@@ -18,10 +19,12 @@ from pathlib import Path
 import torch
 
 import asr
+from asr.errors import ConfigError
 from asr.metrics import (
     CharacterErrors,
     CorpusErrors,
     DelayStats,
+    WordDelays,
     bootstrap_interval,
     count_character_errors,
     count_corpus,
@@ -31,7 +34,8 @@ from asr.metrics import (
 from asr.model import Model
 from asr.resample import Samples
 from asr.words import Transcript
-from recipes.align import AlignedClip, read_alignments
+from recipes import awed
+from recipes.align import AlignedClip, align_manifest, read_alignments
 from recipes.data import Clip, group_by_subset, load_audio, read_manifest
 from streaming.files import transcribe_streams
 
@@ -62,17 +66,16 @@ def transcripts(
 
 def measure(
     clips: Sequence[Clip], results: dict[str, Transcript], aligned: dict[str, AlignedClip]
-) -> tuple[CorpusErrors, dict[str, DelayStats], CharacterErrors]:
-    """Word errors by subset, delays by subset ("all": over all), and character errors."""
+) -> tuple[CorpusErrors, dict[str, list[WordDelays]], CharacterErrors]:
+    """Word errors by subset, delays of each clip by subset ("all": over all), and character errors."""
     tag = {clip.audio: clip.subset_tag or clip.source for clip in clips}
     errors = count_corpus((tag[clip.audio], clip.text or "", results[clip.audio].text) for clip in clips)
-    delays: dict[str, DelayStats] = {}
-    for name in [*sorted(set(tag.values())), "all"]:
-        delays[name] = delay_stats(
-            word_delays(aligned[clip.audio].words, results[clip.audio].words)
-            for clip in clips
-            if clip.audio in aligned and name in ("all", tag[clip.audio])
-        )
+    delays: dict[str, list[WordDelays]] = {name: [] for name in [*sorted(set(tag.values())), "all"]}
+    for clip in clips:
+        if clip.audio in aligned:
+            found = word_delays(aligned[clip.audio].words, results[clip.audio].words)
+            delays[tag[clip.audio]].append(found)
+            delays["all"].append(found)
     characters = CharacterErrors()
     for clip in clips:
         if clip.text:
@@ -99,7 +102,8 @@ def report(
         "wer": round(100 * errors.total.rate(), 2),
         "interval": [round(100 * bound, 2) for bound in interval] if interval else None,
         "cer": round(100 * characters.rate(), 2),
-        "delay": _delay(delays.pop("all")),
+        "delay": _delay(delay_stats(delays["all"])),
+        "histogram": awed.histogram([delay for clip in delays["all"] for delay in clip.delays_ms]),
         "subsets": {
             tag: {
                 "wer": round(100 * counts.rate(), 2),
@@ -107,7 +111,7 @@ def report(
                 "substitutions": counts.substitutions,
                 "deletions": counts.deletions,
                 "insertions": counts.insertions,
-                "delay": _delay(delays[tag]),
+                "delay": _delay(delay_stats(delays[tag])),
             }
             for tag, counts in errors.by_tag.items()
         },
@@ -118,16 +122,22 @@ def report(
 
 
 def _delay(stats: DelayStats) -> dict[str, object]:
-    pooled = stats.pooled
+    entry: dict[str, object] = {}
+    for prefix, quantiles in (("", stats.pooled), ("utterance_", stats.utterance_means)):
+        for name in ("p50", "p90", "p95"):
+            entry[f"{prefix}{name}_ms"] = round(getattr(quantiles, name)) if quantiles else None
     return {
-        "p50_ms": round(pooled.p50) if pooled else None,
-        "p90_ms": round(pooled.p90) if pooled else None,
-        "p95_ms": round(pooled.p95) if pooled else None,
-        "utterance_p50_ms": round(stats.utterance_means.p50) if stats.utterance_means else None,
+        **entry,
         "matched": stats.matched,
+        "matched_share": _rounded(stats.matched_share),
         "reference_words": stats.reference_words,
         "deletions": stats.deletions,
+        "deletion_rate": _rounded(stats.deletion_rate),
     }
+
+
+def _rounded(rate: float | None) -> float | None:
+    return None if rate is None else round(rate, 4)
 
 
 def line(entry: dict[str, object]) -> str:
@@ -149,6 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default="earlybird-en")
     parser.add_argument("--manifest", type=Path, required=True)
     parser.add_argument("--alignments", type=Path, required=True)
+    parser.add_argument("--align", action="store_true", help="first align the clips that --alignments lacks")
     parser.add_argument("--delay-ms", type=int, nargs="+", default=[480])
     parser.add_argument("--chunk-ms", type=int, nargs="+", default=[320])
     parser.add_argument("--every", type=int, default=1)
@@ -156,10 +167,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, help="one JSON line per setting is appended; settings there are skipped")
+    parser.add_argument("--plots", type=Path, help="folder for plots of --out, as PNG and JSON")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
+    if args.plots is not None and args.out is None:
+        raise ConfigError("--plots draws what --out holds; state --out as well")
     model = asr.load(args.model)
     clips = chosen_clips(args.manifest, every=args.every, subsets=args.subset)
+    if args.align:
+        for reason, count in align_manifest(clips, args.alignments, processes=1).most_common():
+            print(f"{count} clips not aligned: {reason}", file=sys.stderr)
     aligned = dict(read_alignments(args.alignments))
     done = set()
     if args.out is not None and args.out.exists():
@@ -175,6 +192,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if args.out is not None:
                 with args.out.open("a") as out:
                     out.write(json.dumps(entry) + "\n")
+    if args.plots is not None:
+        awed.draw(awed.read_results([args.out]), args.plots)
     print(f"{len(clips)} clips", file=sys.stderr)
     return 0
 

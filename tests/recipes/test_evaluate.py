@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.errors import EarlybirdError
+from asr.errors import ConfigError, EarlybirdError
 from asr.model import Model
 from asr.transcriber import transcribe
 from recipes import evaluate
@@ -78,10 +79,34 @@ def test_known_answers(model: Model, manifest: Path, monkeypatch: pytest.MonkeyP
     assert entry["interval"][0] <= 25.0 <= entry["interval"][1]
     assert entry["delay"]["matched"] == 7
     assert (entry["delay"]["reference_words"], entry["delay"]["deletions"]) == (8, 1)
-    assert [entry["delay"][name] for name in ("p50_ms", "p90_ms", "p95_ms", "utterance_p50_ms")] == [LATE_MS] * 4
+    names = ("p50_ms", "p90_ms", "p95_ms", "utterance_p50_ms", "utterance_p90_ms", "utterance_p95_ms")
+    assert [entry["delay"][name] for name in names] == [LATE_MS] * 6
+    assert (entry["delay"]["matched_share"], entry["delay"]["deletion_rate"]) == (0.875, 0.125)
+    assert entry["histogram"] == [[LATE_MS // 20 * 20, 7]]
     assert (read["delay"]["matched"], free["delay"]["matched"]) == (4, 3)
     seconds = sum(len(say(model, written)) / 16_000 + 0.08 * QUIET_STEPS for _, written in SAID.values())
     assert entry["audio_seconds"] == pytest.approx(seconds, abs=0.06)
+
+
+def test_plots_are_drawn_of_what_was_kept(model: Model, manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plots = manifest.parent / "plots"
+    run(model, manifest, monkeypatch, "--delay-ms", "80", "160", "--plots", str(plots))
+    (curve,) = json.loads((plots / "frontier.json").read_text()).values()
+    assert [point["delay_ms"] for point in curve] == [80, 160]
+    with pytest.raises(ConfigError, match="state --out as well"):
+        main(["--manifest", "m", "--alignments", "a", "--plots", str(plots)])
+
+
+def test_what_is_not_aligned_is_aligned_first(model: Model, manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[str], Path]] = []
+
+    def align(clips: Any, out: Path, *, processes: int) -> Counter[str]:
+        asked.append(([clip.audio for clip in clips], out))
+        return Counter({"no transcript": 1})
+
+    monkeypatch.setattr(evaluate, "align_manifest", align)
+    run(model, manifest, monkeypatch, "--align", "--subset", "read", "--delay-ms", "80")
+    assert asked == [(["a.wav", "b.wav"], manifest.parent / "aligned.jsonl")]
 
 
 def test_a_longer_delay_is_seen(model: Model, manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
