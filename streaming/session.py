@@ -10,6 +10,7 @@ from typing import Self
 import numpy as np
 
 from asr.channels import Channel, ChannelMixer
+from asr.drafting import Drafting
 from asr.errors import AudioFormatError, ConfigError, StreamClosed
 from asr.model import Model
 from asr.pcm import BYTES_PER_SAMPLE, PcmDecoder, PcmEncoding
@@ -112,6 +113,7 @@ class Session:
         boost: nats a piece of the phrases without a boost of their own.
         lm: an n-gram model over the decoder's pieces, or its file; with an engine that is shared, the engine's own.
         lm_weight: how much it counts.
+        drafting: how the decoder is spared, see `asr.transcribe`; with an engine that is shared, the engine's own.
 
     Attributes:
         delays: the word emission delays so far.
@@ -140,10 +142,13 @@ class Session:
         boost: float | None = None,
         lm: str | Path | Automaton | None = None,
         lm_weight: float | None = None,
+        drafting: Drafting | None = None,
     ) -> None:
         settings = model.settings(delay_ms=delay_ms, chunk_ms=chunk_ms)
         if engine is not None and engine.model is not model:
             raise ConfigError(f"the engine runs {engine.model.name!r}, the session asks for {model.name!r}")
+        if engine is not None and drafting not in (None, engine.drafting):
+            raise ConfigError(f"the engine drafts by {engine.drafting}, the session asks for {drafting}")
         self._bytes = _ByteIntake(encoding, sample_rate=sample_rate, channels=channels, channel=channel)
         self._arrays = _ArrayIntake(sample_rate=sample_rate, channels=channels, channel=channel)
         self._fed: type | None = None
@@ -160,7 +165,8 @@ class Session:
         self._failure: Exception | None = None
         if engine is None:
             scorer = Fusion.of(model, slots=1, lm=lm, lm_weight=lm_weight)
-            engine, lm = StreamEngine(model, slots=1, chunks=[settings.chunk], scorer=scorer), scorer.lm
+            engine = StreamEngine(model, slots=1, chunks=[settings.chunk], drafting=drafting, scorer=scorer)
+            lm = scorer.lm
         self._steering = SessionSteering(engine.scorer, lm)
         steering = self._steering.update(phrases=phrases, boost=boost, lm_weight=lm_weight)
         self._stream = Stream(engine, settings, steering)
@@ -192,6 +198,11 @@ class Session:
     def flushing(self) -> bool:
         """Whether a flush is under way."""
         return self._flush_owed
+
+    @property
+    def delay_ms(self) -> int:
+        """τ as it is now."""
+        return self._stream.settings.delay_steps * STEP_MS
 
     @property
     def received_ms(self) -> int:

@@ -44,6 +44,7 @@ class ScriptedRecogniser(nn.Module):
         super().__init__()
         self.vocabulary = vocabulary
         self.nothing = nn.Parameter(torch.zeros(1))
+        self.register_buffer("banned", torch.zeros(vocabulary, dtype=torch.bool))
 
     def init_state(self, batch: int, *, max_chunk_steps: int, max_right: int, max_silence: int) -> ScriptedState:
         zero = torch.zeros(batch, dtype=torch.int64)
