@@ -25,7 +25,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from asr.errors import LanguageModelError
+import kernels.dispatch
+from asr.errors import KernelUnavailable, LanguageModelError
 from kernels.dispatch import Kernel, dispatch
 from kernels.ngram import NgramTables, best_backend
 from lm_fusion.arpa import BEGIN, END, UNKNOWN, NGrams, read_arpa
@@ -137,7 +138,10 @@ class Automaton:
             label_of=None if self.label_of is None else self.label_of.to(device),
             backend=best_backend(device) if backend is None else backend,
         )
-        _ = moved._advance, moved._lookup  # now, rather than at the first word
+        try:
+            _ = moved._advance, moved._lookup  # now, rather than at the first word
+        except kernels.dispatch.KernelUnavailable as error:
+            raise KernelUnavailable(str(error)) from error
         return moved
 
     def describe(self) -> dict[str, object]:

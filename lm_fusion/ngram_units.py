@@ -36,15 +36,23 @@ class Units:
     encode: Callable[[str], list[int]]
     word_start: str
 
+    def __post_init__(self) -> None:
+        if len(self.ids) != sum(_names_a_token(name) for name in self.names):
+            raise LanguageModelError(f"two tokens of the {self.kind} vocabulary have the same name")
+
     @cached_property
     def ids(self) -> dict[str, int]:
         """Token of each name."""
-        return {name: index for index, name in enumerate(self.names) if name and name not in MARKS}
+        return {name: index for index, name in enumerate(self.names) if _names_a_token(name)}
 
     @cached_property
     def fingerprint(self) -> str:
         """Equal for equal tokens in equal order."""
         return hashlib.sha256("\n".join(self.names).encode()).hexdigest()[:16]
+
+
+def _names_a_token(name: str) -> bool:
+    return bool(name) and name not in MARKS
 
 
 def decoder_units(vocabulary: Vocabulary, size: int) -> Units:

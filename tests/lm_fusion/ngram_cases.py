@@ -66,8 +66,9 @@ def random_ngrams(
     """
     known = [letter for letter in letters if rng.random() < 0.75] or [letters[0]]
     inside = known + [UNKNOWN] * unknown
-    grams: dict[str, tuple[float, float]] = {BEGIN: (-99.0, _weight(rng)), END: (-float(rng.random()), 0.0)}
-    grams |= {word: (-3 * float(rng.random()), _weight(rng)) for word in inside}
+    weigh = order > 1
+    grams: dict[str, tuple[float, float]] = {BEGIN: (-99.0, weigh * _weight(rng)), END: (-float(rng.random()), 0.0)}
+    grams |= {word: (-3 * float(rng.random()), weigh * _weight(rng)) for word in inside}
     shorter = [(BEGIN,), *((word,) for word in inside)]
     for n in range(2, order + 1):
         found = {}
