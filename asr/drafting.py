@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 
 from torch import Tensor
 
@@ -69,6 +69,11 @@ class Drafting:
             )
         if self.mode != "exact" and self.drafter in ("none", "wait"):
             raise ConfigError(f"draft mode {self.mode!r} needs a drafter that proposes text; draft is {self.drafter!r}")
+
+    @classmethod
+    def of(cls, drafter: str, mode: str) -> Drafting:
+        """Of names that a user gave; ConfigError with the list of those there are for any other."""
+        return cls(drafter=cast(DrafterName, drafter), mode=cast(DraftMode, mode))
 
     def to_json(self) -> dict[str, object]:
         """As the JSON result states it."""

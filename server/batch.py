@@ -14,7 +14,7 @@ import numpy as np
 from asr.audio import Channel, Samples, display_path, open_audio
 from asr.errors import ConfigError, EarlybirdError
 from asr.units import SAMPLE_RATE
-from asr.words import Transcript
+from asr.words import DraftCount, Transcript
 from server.engine import Job, Result
 from server.writers import RENDERERS, output_stems, render_json_line, result_name, write_atomically
 
@@ -73,7 +73,7 @@ class BatchSummary:
     Attributes:
         done: how many files have a result.
         failed: the files without one, each with its error.
-        audio_samples, decoder_calls, steps, delays_ms: totals of those done; a delay per word.
+        audio_samples, decoder_calls, decoder_rows, steps, drafts, delays_ms: totals of those done; a delay per word.
         wall_seconds: from the first byte read to the last result written.
     """
 
@@ -81,6 +81,8 @@ class BatchSummary:
     failed: list[tuple[Input, str]] = field(default_factory=list)
     audio_samples: int = 0
     decoder_calls: int = 0
+    decoder_rows: int = 0
+    drafts: dict[str, DraftCount] = field(default_factory=dict)
     steps: int = 0
     delays_ms: list[int] = field(default_factory=list)
     wall_seconds: float = 0.0
@@ -90,6 +92,9 @@ class BatchSummary:
         self.done += 1
         self.audio_samples += transcript.audio_samples
         self.decoder_calls += transcript.stats.decoder_calls
+        self.decoder_rows += transcript.stats.decoder_rows
+        for name, count in transcript.stats.drafts.items():
+            self.drafts[name] = self.drafts.get(name, DraftCount()) + count
         self.steps += transcript.stats.steps
         self.delays_ms += [word.delay_ms for word in transcript.words]
 
@@ -102,6 +107,11 @@ class BatchSummary:
             f"{len(self.delays_ms)} words",
             f"{self.steps} steps",
             f"{self.decoder_calls} decoder calls",
+            f"{self.decoder_rows} decoder rows",
+            *(
+                f"{name} drafts {sum(count.accepted)} of {sum(count.proposed)} accepted"
+                for name, count in sorted(self.drafts.items())
+            ),
         ]
         if audio_seconds:
             figures.insert(2, f"real-time factor {self.wall_seconds / audio_seconds:.3f}")

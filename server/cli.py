@@ -99,6 +99,13 @@ def transcribe(
     ] = 1,
     device: DeviceOption = "cpu",
     channel: Annotated[str, typer.Option("--channel", help="A channel's number from 0, or mix.")] = "mix",
+    draft: Annotated[
+        str, typer.Option("--draft", help="Who drafts for the decoder: none, wait, ctc, mtp or auto.")
+    ] = "auto",
+    draft_mode: Annotated[
+        str,
+        typer.Option("--draft-mode", help="exact: the text stays the same; relaxed and ctc-shortcut: it may change."),
+    ] = "exact",
     lm: Annotated[Path | None, typer.Option("--lm", help="An n-gram model of `earlybird lm build`.")] = None,
     lm_weight: Annotated[float | None, typer.Option("--lm-weight", help="How much it counts, 0 to 2.")] = None,
     phrases: Annotated[
@@ -125,7 +132,14 @@ def transcribe(
     scorer = load_scorer(loaded, slots=batch_size, lm=lm, lm_weight=lm_weight, phrases=phrases, boost=boost, log=log)
     summary = run_batch(
         lambda jobs: transcribe_jobs(
-            loaded, jobs, delay_ms=delay_ms, chunk_ms=chunk_ms, batch_size=batch_size, scorer=scorer
+            loaded,
+            jobs,
+            delay_ms=delay_ms,
+            chunk_ms=chunk_ms,
+            batch_size=batch_size,
+            draft=draft,
+            draft_mode=draft_mode,
+            scorer=scorer,
         ),
         inputs,
         settings,

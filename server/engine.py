@@ -102,17 +102,32 @@ def load_scorer(
 
 
 def transcribe_jobs(
-    model: LoadedModel, jobs: Iterable[Job], *, delay_ms: int, chunk_ms: int, batch_size: int, scorer: Scorer = None
+    model: LoadedModel,
+    jobs: Iterable[Job],
+    *,
+    delay_ms: int,
+    chunk_ms: int,
+    batch_size: int,
+    draft: str = "auto",
+    draft_mode: str = "exact",
+    scorer: Scorer = None,
 ) -> Iterator[Result]:
     """Each job's transcript or its error, in the order in which they finish; `scorer`: what `load_scorer` gave.
 
     Raises:
-        ConfigError: if the model was not made for `delay_ms` and `chunk_ms`.
+        ConfigError: if the model was not made for `delay_ms` and `chunk_ms`, or cannot draft so.
     """
+    from asr.drafting import Drafting
     from streaming.files import transcribe_streams
 
     results: Iterator[Result] = transcribe_streams(
-        model, jobs, delay_ms=delay_ms, chunk_ms=chunk_ms, batch_size=batch_size, scorer=scorer
+        model,
+        jobs,
+        delay_ms=delay_ms,
+        chunk_ms=chunk_ms,
+        batch_size=batch_size,
+        drafting=Drafting.of(draft, draft_mode),
+        scorer=scorer,
     )
     return results
 

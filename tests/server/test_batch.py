@@ -1,6 +1,7 @@
 import io
 import json
 import os
+from dataclasses import replace
 from pathlib import Path, PurePath
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import soundfile
 
 from asr.errors import ConfigError
+from asr.words import DraftCount
 from server.batch import BatchSettings, BatchSummary, Input, find_inputs, run_batch
 from tests.server.fake_engine import FakeEngine, FakeModel, transcript_of
 
@@ -183,10 +185,13 @@ def test_files_are_opened_when_their_turn_comes(tmp_path: Path, engine: FakeEngi
 
 def test_totals() -> None:
     summary = BatchSummary(wall_seconds=1.5)
-    assert summary.stats_line() == "0.0 s of audio, 1.5 s of work, 0 words, 0 steps, 0 decoder calls"
+    assert summary.stats_line() == "0.0 s of audio, 1.5 s of work, 0 words, 0 steps, 0 decoder calls, 0 decoder rows"
     summary.add(transcript_of(32_000))
-    summary.add(transcript_of(16_000))
+    drafts = {"ctc": DraftCount(proposed=(3, 2), accepted=(2, 1))}
+    one = transcript_of(16_000)
+    summary.add(replace(one, stats=replace(one.stats, decoder_rows=9, drafts=drafts)))
     assert summary.stats_line() == (
         "3.0 s of audio, 1.5 s of work, real-time factor 0.500, 3 words, 37 steps, 3 decoder calls, "
+        "9 decoder rows, ctc drafts 3 of 5 accepted, "
         "word delay median 480 ms, p90 480 ms"
     )

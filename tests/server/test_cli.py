@@ -9,6 +9,7 @@ import soundfile
 import torch
 from typer.main import get_command
 
+from asr.drafting import Drafting
 from asr.errors import CheckpointError, ConfigError
 from asr.words import Transcript
 from server import engine as server_engine
@@ -20,7 +21,7 @@ TRANSCRIPT_OF_SILENCE = Transcript(words=(), audio_samples=16_000)
 FLAGS = {
     "transcribe": {
         "paths", "--out", "--format", "--delay-ms", "--chunk-ms", "--batch-size", "--threads", "--device", "--channel",
-        "--lm", "--lm-weight", "--phrases", "--boost", "--model", "--stats",
+        "--draft", "--draft-mode", "--lm", "--lm-weight", "--phrases", "--boost", "--model", "--stats",
     },
     "models": set(),
     "lm": set(),
@@ -43,17 +44,28 @@ def test_text_goes_to_standard_output_alone(clip: Path, engine: FakeEngine, caps
     assert main(["transcribe", str(clip)]) == 0
     assert capsys.readouterr() == ("wa wb\n", "")
     assert engine.loads == [("earlybird-en", "cpu")]
-    assert engine.calls == [{"delay_ms": 480, "chunk_ms": 320, "batch_size": 4, "scorer": None}]
+    assert engine.calls == [{"delay_ms": 480, "chunk_ms": 320, "batch_size": 4, "drafting": Drafting(), "scorer": None}]
 
 
 def test_flags_reach_the_recogniser(clip: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--format json --delay-ms 160 --chunk-ms 80 --batch-size 7 --model other --threads 1 --stats"
     assert main(["transcribe", str(clip), *flags.split()]) == 0
     assert engine.loads == [("other", "cpu")]
-    assert engine.calls == [{"delay_ms": 160, "chunk_ms": 80, "batch_size": 7, "scorer": None}]
+    assert engine.calls == [{"delay_ms": 160, "chunk_ms": 80, "batch_size": 7, "drafting": Drafting(), "scorer": None}]
     out, err = capsys.readouterr()
     assert json.loads(out)["text"] == "wa wb"
     assert "2.0 s of audio" in err
+
+
+def test_drafts_are_handed_on_and_other_names_refused(
+    clip: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["transcribe", str(clip), "--draft", "ctc", "--draft-mode", "relaxed"]) == 0
+    assert engine.calls[0]["drafting"] == Drafting(drafter="ctc", mode="relaxed")
+    assert main(["transcribe", str(clip), "--draft", "beam"]) == 2
+    assert "draft is 'beam'; there are none, wait, ctc, mtp, auto" in capsys.readouterr().err
+    assert main(["transcribe", str(clip), "--draft", "none", "--draft-mode", "relaxed"]) == 2
+    assert "needs a drafter that proposes text" in capsys.readouterr().err
 
 
 def test_out_gets_both_formats(clip: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
