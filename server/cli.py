@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asr.errors import ConfigError, EarlybirdError
-from server import lm_cli
+from server import live_cli, lm_cli
 
 if TYPE_CHECKING:
     from asr.channels import Channel
@@ -32,6 +32,11 @@ app = typer.Typer(
     help="Streaming speech recognition: what was said, and how soon each word was committed.",
 )
 app.add_typer(lm_cli.app, name="lm")
+LIVE_EXIT_CODES = (
+    "Exit codes: 0 it ended as it should; 1 the connection or the server failed; 2 wrong usage or settings."
+)
+app.command(epilog=LIVE_EXIT_CODES)(live_cli.serve)
+app.command(epilog=LIVE_EXIT_CODES)(live_cli.listen)
 
 ModelOption = Annotated[str, typer.Option("--model", help="Name of an installed model, or a checkpoint folder.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
-from asr.errors import ProtocolError
+from asr.errors import EarlybirdError, ProtocolError
 from asr.units import STEP_MS
 from server.live import LiveSession
 from server.messages import (
     HIGHEST_BOOST,
+    HIGHEST_LM_WEIGHT,
     LONGEST_PHRASE,
     MOST_PHRASES,
     PROTOCOL,
@@ -25,6 +26,7 @@ from server.messages import (
     error_code,
     parse,
 )
+from server.worker import as_phrases
 from streaming.batcher import Audio, Finish, FlushRequest, Inbox, Setting
 from streaming.session import Session
 
@@ -85,8 +87,6 @@ class Connection:
 
     def _ready(self, start: Start) -> str:
         session, server, settings = self._session, self._server, self._server.settings
-        delay_ms, _ = server.choice(session.start)
-        chosen = server.model.settings(delay_ms=delay_ms, chunk_ms=session.chunk_ms)
         limits = server.model.config.limits
         return encode(
             "ready",
@@ -95,15 +95,16 @@ class Connection:
             resumed=start.resume is not None,
             resume={"token": session.token, "kept_ms": settings.resume_ms},
             received_bytes=session.received_bytes,
+            received_messages=session.received_messages,
             settings={
                 "encoding": session.start.encoding,
                 "sample_rate": session.start.sample_rate,
                 "channels": session.start.channels,
                 "channel": session.start.channel,
                 "timestamps": session.start.timestamps,
-                **chosen.to_json(),
+                **session.settings,
             },
-            phrases=[],
+            phrases=session.phrases,
             limits={
                 "message_bytes": settings.message_bytes,
                 "idle_ms": settings.idle_ms,
@@ -114,8 +115,9 @@ class Connection:
                 "phrases": MOST_PHRASES,
                 "phrase_characters": LONGEST_PHRASE,
                 "boost": HIGHEST_BOOST,
+                "lm_weight": HIGHEST_LM_WEIGHT,
             },
-            features={"phrases": False, "lm": False},
+            features={"phrases": True, "lm": server.worker.scorer.lm is not None},
         )
 
     # -- from the client -----------------------------------------------------------------------------------------
@@ -129,12 +131,13 @@ class Connection:
                 if isinstance(message, bytes):
                     self._take_audio(message)
                 else:
-                    self._take_message(message)
-            except ProtocolError as error:
+                    await self._take_message(message)
+            except EarlybirdError as error:
                 self._refuse(error)
             await self._wait_for_room()
 
     def _take_audio(self, audio: bytes) -> None:
+        self._session.received_messages += 1
         session, most = self._session, self._server.settings.message_bytes
         if session.ending:
             raise ProtocolError("bad_sequence", f"{len(audio)} bytes of audio came after the end")
@@ -146,11 +149,12 @@ class Connection:
         session.inbox_bytes += len(audio)
         self._put(Audio(bytes=audio, at_ms=int(self._heard_ms)))
 
-    def _take_message(self, text: str) -> None:
+    async def _take_message(self, text: str) -> None:
         most = self._server.settings.message_bytes
         if len(text) > most:
             raise ProtocolError("too_large", f"a message has {len(text)} characters; at most {most} are taken")
         message = parse(text)
+        self._session.received_messages += isinstance(message, Update | Flush | End)
         if isinstance(message, Ack):
             self._session.outbox.acknowledge(message.seq)
         elif isinstance(message, Start):
@@ -162,17 +166,27 @@ class Connection:
         elif isinstance(message, Flush):
             self._put(FlushRequest(id=message.id))
         elif isinstance(message, Update):
-            self._update(message)
+            await self._update(message)
 
-    def _update(self, message: Update) -> None:
-        if message.phrases is not None or message.boost is not None:
-            raise ProtocolError("unsupported", "this server has no phrase boosting; leave phrases and boost out")
-        delay_ms = message.delay_ms
+    async def _update(self, message: Update) -> None:
+        server, chunk_ms = self._server, self._session.settings["chunk_ms"]
+        if message.delay_ms is not None:
+            server.model.settings(delay_ms=message.delay_ms, chunk_ms=cast(int, chunk_ms))
+        if message.phrases is not None:
+            await asyncio.to_thread(server.worker.prepare, message.phrases, message.boost)
 
         def apply(session: Session) -> dict[str, object]:
-            if delay_ms is not None:
-                session.change_delay(delay_ms)
-            return {"delay_ms": session.delay_ms}
+            phrases = None if message.phrases is None else as_phrases(message.phrases)
+            answers = session.update(phrases=phrases, boost=message.boost, lm_weight=message.lm_weight)
+            if message.delay_ms is not None:
+                session.change_delay(message.delay_ms)
+            changed: dict[str, object] = {"delay_ms": session.delay_ms}
+            if message.phrases is not None:
+                changed["phrases"] = [answer.to_json() for answer in answers]
+            for name in ("boost", "lm_weight"):
+                if (value := getattr(message, name)) is not None:
+                    changed[name] = value
+            return changed
 
         self._put(Setting(apply=apply))
 
@@ -181,7 +195,7 @@ class Connection:
         session.inbox_items += 1
         self._server.worker.call(lambda batcher: batcher.put(session.key, item))
 
-    def _refuse(self, error: ProtocolError) -> None:
+    def _refuse(self, error: EarlybirdError) -> None:
         session = self._session
         session.errors += 1
         self._server.metrics.errors.labels(error_code(error)).inc()

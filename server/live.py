@@ -24,9 +24,10 @@ class LiveSession:
 
     Attributes:
         key: its name on the worker; token: what its client resumes it with.
-        start: what was asked for; chunk_ms: its chunk.
+        start: what was asked for; settings: what holds; phrases: what became of each of its phrases.
         opened_ms, heard_ms: when it began, and when its client last said something that keeps it.
-        received_bytes: audio taken from the client, all connections together; inbox_bytes, inbox_items: of it and of
+        received_bytes: audio taken from the client, all connections together; received_messages: of audio, update,
+            flush and end; inbox_bytes, inbox_items: of it and of
             messages, what the worker has not taken yet.
         received_ms: of audio, as far as the worker has told.
         connection: that of its client; None while it is away. away_ms: since when.
@@ -38,11 +39,13 @@ class LiveSession:
     key: str
     token: str
     start: Start
-    chunk_ms: int
+    settings: dict[str, object]
+    phrases: list[dict[str, object]]
     opened_ms: int
     heard_ms: int
     outbox: Outbox = field(default_factory=Outbox)
     received_bytes: int = 0
+    received_messages: int = 0
     inbox_bytes: int = 0
     inbox_items: int = 0
     received_ms: int = 0
@@ -65,7 +68,7 @@ class LiveSession:
                 "error", {"code": error_code(said.error), "text": error_text(said.error), "fatal": False}
             )
         if said.changed is not None:
-            self.outbox.commit("updated", {"audio_ms": said.audio_ms, **said.changed})
+            self._change(said)
         if isinstance(event, Words):
             self.outbox.commit("words", words_fields(event, said.wall_ms, timestamps=self.start.timestamps))
         elif isinstance(event, Tail):
@@ -78,6 +81,13 @@ class LiveSession:
             self.outbox.commit("flushed", {"id": said.flush_id, "audio_ms": event.audio_ms})
         elif isinstance(event, Closed):
             self._close(event, said)
+
+    def _change(self, said: Said) -> None:
+        changed = dict(said.changed or {})
+        self.outbox.commit("updated", {"audio_ms": said.audio_ms, **changed})
+        if isinstance(phrases := changed.pop("phrases", None), list):
+            self.phrases = phrases
+        self.settings |= changed
 
     def _beat(self, beat: Heartbeat, now_ms: int, real_time_factor: float) -> None:
         decoded = self.received_bytes - self.inbox_bytes
@@ -110,6 +120,7 @@ class LiveSession:
             "heartbeat",
             {
                 "received_bytes": self.received_bytes,
+                "received_messages": self.received_messages,
                 "received_ms": self.received_ms,
                 "processed_ms": self._processed_ms,
                 "lag_ms": self.received_ms - self._processed_ms,
@@ -168,11 +179,26 @@ class Registry:
         self._count += 1
         return f"s{self._count}"
 
-    def add(self, key: str, start: Start, *, chunk_ms: int, now_ms: int) -> LiveSession:
+    def add(
+        self,
+        key: str,
+        start: Start,
+        *,
+        settings: dict[str, object],
+        phrases: list[dict[str, object]],
+        now_ms: int,
+    ) -> LiveSession:
         """A session that has just begun."""
         token = secrets.token_urlsafe(24)
         session = LiveSession(
-            key=key, token=token, start=start, chunk_ms=chunk_ms, opened_ms=now_ms, heard_ms=now_ms, away_ms=now_ms
+            key=key,
+            token=token,
+            start=start,
+            settings=settings,
+            phrases=phrases,
+            opened_ms=now_ms,
+            heard_ms=now_ms,
+            away_ms=now_ms,
         )
         self._by_key[key] = self._by_token[token] = session
         return session

@@ -29,8 +29,10 @@ Encoding = Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw", "ogg-opus"]
 ENCODINGS: tuple[str, ...] = get_args(Encoding)
 
 MOST_PHRASES = 1_000
+"""A live list; a file's may be longer."""
 LONGEST_PHRASE = 200
 HIGHEST_BOOST = 5.0
+HIGHEST_LM_WEIGHT = 2.0
 MOST_CHANNELS = 8
 LONGEST_TOKEN = 512
 """Characters of a bearer or resume token."""
@@ -52,6 +54,14 @@ class Resume:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PhraseText:
+    """A phrase to recognise more readily, and its own boost if it has one."""
+
+    text: str
+    boost: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Start:
     """The first message of a connection; the fields are those of docs/protocol.md."""
 
@@ -62,7 +72,7 @@ class Start:
     channel: Channel = "mix"
     delay_ms: int | None = None
     chunk_ms: int | None = None
-    phrases: tuple[str, ...] = ()
+    phrases: tuple[PhraseText, ...] = ()
     boost: float | None = None
     lm_weight: float | None = None
     timestamps: bool = True
@@ -74,8 +84,9 @@ class Start:
 class Update:
     """Settings that change from here in the audio on; None leaves one as it is."""
 
-    phrases: tuple[str, ...] | None = None
+    phrases: tuple[PhraseText, ...] | None = None
     boost: float | None = None
+    lm_weight: float | None = None
     delay_ms: int | None = None
 
 
@@ -166,11 +177,18 @@ def _channel(name: str, value: object) -> Channel:
     return "mix" if value == "mix" else _whole(0, MOST_CHANNELS - 1)(name, value)
 
 
-def _phrases(name: str, value: object) -> tuple[str, ...]:
+def _phrases(name: str, value: object) -> tuple[PhraseText, ...]:
     if not isinstance(value, list) or len(value) > MOST_PHRASES:
         got = f"{len(value)} entries" if isinstance(value, list) else _shown(value)
-        raise bad(f"{name} is {got}; a list of at most {MOST_PHRASES} texts is needed")
-    return tuple(_text(LONGEST_PHRASE)(f"{name}[{at}]", phrase) for at, phrase in enumerate(value))
+        raise bad(f"{name} is {got}; a list of at most {MOST_PHRASES} phrases is needed")
+    return tuple(_phrase(f"{name}[{at}]", phrase) for at, phrase in enumerate(value))
+
+
+def _phrase(name: str, value: object) -> PhraseText:
+    if isinstance(value, dict):
+        checks = {"text": _text(LONGEST_PHRASE), "boost": _number(0.0, HIGHEST_BOOST)}
+        return PhraseText(**_fields(value, checks, ("text",), name))
+    return PhraseText(text=_text(LONGEST_PHRASE)(name, value))
 
 
 def _flush_id(name: str, value: object) -> str | int:
@@ -197,7 +215,7 @@ _SHAPES: dict[str, tuple[type, dict[str, Check], tuple[str, ...]]] = {
             "chunk_ms": _whole(0, 60_000),
             "phrases": _phrases,
             "boost": _number(0.0, HIGHEST_BOOST),
-            "lm_weight": _number(0.0, 10.0),
+            "lm_weight": _number(0.0, HIGHEST_LM_WEIGHT),
             "timestamps": _truth,
             "resume": _resume,
             "token": _text(LONGEST_TOKEN),
@@ -206,7 +224,12 @@ _SHAPES: dict[str, tuple[type, dict[str, Check], tuple[str, ...]]] = {
     ),
     "update": (
         Update,
-        {"phrases": _phrases, "boost": _number(0.0, HIGHEST_BOOST), "delay_ms": _whole(0, 60_000)},
+        {
+            "phrases": _phrases,
+            "boost": _number(0.0, HIGHEST_BOOST),
+            "lm_weight": _number(0.0, HIGHEST_LM_WEIGHT),
+            "delay_ms": _whole(0, 60_000),
+        },
         (),
     ),
     "flush": (Flush, {"id": _flush_id}, ()),

@@ -35,6 +35,12 @@ class Metrics:
         self.words = Counter("earlybird_words", "Words committed", registry=registry)
         self.audio = Counter("earlybird_audio_seconds", "Audio of sessions that ended", registry=registry)
         self.calls = Counter("earlybird_decoder_calls", "Decoder calls of sessions that ended", registry=registry)
+        self.drafts = Counter(
+            "earlybird_drafts",
+            "Outputs drafted in sessions that ended, by drafter and whether they were right",
+            ["drafter", "result"],
+            registry=registry,
+        )
         self.re_anchors = Counter(
             "earlybird_watchdog_re_anchors", "Times the watchdog intervened in sessions that ended", registry=registry
         )
@@ -84,3 +90,6 @@ class Metrics:
             self.audio.inc(event.audio_ms / 1000)
             self.calls.inc(event.stats.decoder_calls)
             self.re_anchors.inc(event.stats.watchdog_re_anchors)
+            for drafter, count in event.stats.drafts.items():
+                self.drafts.labels(drafter, "accepted").inc(sum(count.accepted))
+                self.drafts.labels(drafter, "rejected").inc(sum(count.proposed) - sum(count.accepted))

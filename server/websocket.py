@@ -16,8 +16,10 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from asr.config import ChunkSetting
+from asr.drafting import Drafting
 from asr.errors import ConfigError, EarlybirdError, Overloaded, ProtocolError
 from asr.model import Model
+from lm_fusion.fusion import Fusion
 from server.connection import Connection
 from server.live import LiveSession, Registry
 from server.messages import Resume, Start, encode, error_code, error_text, parse
@@ -45,6 +47,7 @@ class CaptionServer:
         model: what `asr.load` gave.
         settings: addresses and limits.
         tls: of the connections; None: they are not encrypted.
+        scorer, drafting: of the pool, see `server.worker.Worker`.
         clock: milliseconds that never go back.
 
     Raises:
@@ -57,6 +60,8 @@ class CaptionServer:
         settings: ServeSettings,
         *,
         tls: ssl.SSLContext | None = None,
+        scorer: Fusion | None = None,
+        drafting: Drafting | None = None,
         clock: Callable[[], float] = monotonic_ms,
     ) -> None:
         model.settings(delay_ms=settings.delay_ms, chunk_ms=settings.chunk_ms)
@@ -66,7 +71,13 @@ class CaptionServer:
         self.metrics.slots.set(settings.max_sessions)
         self.registry = Registry(resume_ms=settings.resume_ms)
         self.worker = Worker(
-            model, slots=settings.max_sessions, chunks=self.chunks, clock=clock, report=self._report_from_thread
+            model,
+            slots=settings.max_sessions,
+            chunks=self.chunks,
+            clock=clock,
+            report=self._report_from_thread,
+            scorer=scorer,
+            drafting=drafting,
         )
         self.failed = asyncio.Event()
         self._routes = Routes(metrics=self.metrics, tokens=settings.tokens, ready=self._unready)
@@ -155,7 +166,9 @@ class CaptionServer:
         """Why no session can be taken; None if one can be, or all slots are in use."""
         if self._stopping:
             return "the server is stopping"
-        return None if self.worker.alive else "the recogniser's thread has ended"
+        if not self.worker.alive:
+            return "the recogniser's thread has ended"
+        return None if self.worker.warm.is_set() else "the recogniser makes its first step"
 
     # -- a connection's life -------------------------------------------------------------------------------------
 
@@ -208,29 +221,23 @@ class CaptionServer:
     async def _open(self, start: Start) -> LiveSession:
         if self._stopping:
             raise Overloaded("the server is stopping")
-        delay_ms, chunk_ms = self.choice(start)
-        self._check(start, delay_ms, chunk_ms)
+        delay_ms, chunk_ms = start.delay_ms or self.settings.delay_ms, start.chunk_ms or self.settings.chunk_ms
+        chosen = self.model.settings(delay_ms=delay_ms, chunk_ms=chunk_ms)
+        if chosen.chunk not in self.chunks:
+            raise ConfigError(f"chunk_ms is {chunk_ms}; this server has up to {self.settings.longest_chunk_ms}")
+        if start.phrases:
+            await asyncio.to_thread(self.worker.prepare, start.phrases, start.boost)
         self._make_room()
         key = self.registry.new_key()
         try:
-            await asyncio.wrap_future(self.worker.open(key, start, delay_ms=delay_ms, chunk_ms=chunk_ms))
+            opening = self.worker.open(key, start, delay_ms=delay_ms, chunk_ms=chunk_ms)
+            phrases = await asyncio.wrap_future(opening)
         except BaseException:
             self.worker.call(lambda batcher: batcher.drop(key))
             raise
         self.metrics.opened.inc()
-        return self.registry.add(key, start, chunk_ms=chunk_ms, now_ms=int(self.clock()))
-
-    def choice(self, start: Start) -> tuple[int, int]:
-        """Delay and chunk of a session in ms."""
-        return start.delay_ms or self.settings.delay_ms, start.chunk_ms or self.settings.chunk_ms
-
-    def _check(self, start: Start, delay_ms: int, chunk_ms: int) -> None:
-        if self.model.settings(delay_ms=delay_ms, chunk_ms=chunk_ms).chunk not in self.chunks:
-            raise ConfigError(f"chunk_ms is {chunk_ms}; this server has up to {self.settings.longest_chunk_ms}")
-        if start.phrases or start.boost is not None:
-            raise ProtocolError("unsupported", "this server has no phrase boosting; leave phrases and boost out")
-        if start.lm_weight:
-            raise ProtocolError("unsupported", "this server has no language model; leave lm_weight out")
+        settings = {**chosen.to_json(), "boost": start.boost, "lm_weight": start.lm_weight}
+        return self.registry.add(key, start, settings=settings, phrases=phrases, now_ms=int(self.clock()))
 
     def _make_room(self) -> None:
         """A session whose client is away gives way to a client that is there."""

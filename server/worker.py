@@ -8,15 +8,21 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TypeVar
 
-from asr.config import ChunkSetting
+import numpy as np
+import torch
+
+from asr.config import ChunkSetting, SessionSettings
+from asr.drafting import Drafting
 from asr.errors import Overloaded
 from asr.model import Model
 from asr.resample import Samples
 from asr.slots import StreamEngine
-from asr.units import STEP_MS
-from server.messages import Start
+from asr.units import STEP_MS, STEP_SAMPLES
+from asr.word_times import ctc_span_ms
+from lm_fusion.fusion import Fusion
+from lm_fusion.phrases import DEFAULT_BOOST, Phrase
+from server.messages import PhraseText, Start
 from server.ogg_opus import OPUS_RATE, OggOpusDecoder
 from streaming.batcher import Batcher, Said, Taken
 from streaming.session import Session
@@ -24,7 +30,8 @@ from streaming.session import Session
 __all__ = ["Report", "Worker"]
 
 LOG = logging.getLogger(__name__)
-T = TypeVar("T")
+Opened = list[dict[str, object]]
+"""What became of each phrase of a new session."""
 Call = Callable[[Batcher], None]
 STOP_SECONDS = 30.0
 
@@ -58,6 +65,11 @@ class Worker:
         chunks: the chunk settings that they may have.
         clock: milliseconds that never go back, the clock of all delays.
         report: called in the worker's thread after every turn that has something to tell; must not block.
+        scorer: of the pool; None: one for sessions' own phrases, without an n-gram model.
+        drafting: see `StreamEngine`.
+
+    Attributes:
+        warm: set when the first step has been made, which takes long.
     """
 
     def __init__(
@@ -68,9 +80,13 @@ class Worker:
         chunks: Sequence[ChunkSetting],
         clock: Callable[[], float],
         report: Callable[[Report], None],
+        scorer: Fusion | None = None,
+        drafting: Drafting | None = None,
     ) -> None:
         self.model, self.slots = model, slots
-        self._engine = StreamEngine(model, slots=slots, chunks=chunks)
+        self.scorer = Fusion.of(model, slots=slots) if scorer is None else scorer
+        self.warm = threading.Event()
+        self._engine = StreamEngine(model, slots=slots, chunks=chunks, scorer=self.scorer, drafting=drafting)
         self._clock, self._report = clock, report
         self._batcher = Batcher()
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
@@ -94,22 +110,31 @@ class Worker:
         """Has `call` made with the batcher before the next step."""
         self._calls.put(call)
 
-    def open(self, key: str, start: Start, *, delay_ms: int, chunk_ms: int) -> Future[None]:
-        """A new session; the future holds an error if it cannot be."""
-        opened: Future[None] = Future()
+    def prepare(self, phrases: Sequence[PhraseText], boost: float | None) -> None:
+        """Builds a phrase list ahead of its use, so that no step waits for it; for any thread.
+
+        Raises:
+            PhraseError: if it cannot be built.
+        """
+        level = DEFAULT_BOOST if boost is None else boost
+        for builder in (self.scorer.builder, self.scorer.preview_builder):
+            if builder is not None:
+                builder.build(as_phrases(phrases), boost=level)
+
+    def open(self, key: str, start: Start, *, delay_ms: int, chunk_ms: int) -> Future[Opened]:
+        """A new session: what holds, and what became of its phrases; the future has an error if it cannot be."""
+        opened: Future[Opened] = Future()
 
         def make(batcher: Batcher) -> None:
             try:
-                self._open(batcher, key, start, delay_ms, chunk_ms)
+                opened.set_result(self._open(batcher, key, start, delay_ms, chunk_ms))
             except Exception as error:  # noqa: BLE001 - it is the caller's to see
                 opened.set_exception(error)
-            else:
-                opened.set_result(None)
 
         self.call(make)
         return opened
 
-    def _open(self, batcher: Batcher, key: str, start: Start, delay_ms: int, chunk_ms: int) -> None:
+    def _open(self, batcher: Batcher, key: str, start: Start, delay_ms: int, chunk_ms: int) -> Opened:
         if not self._engine.free:
             raise Overloaded(f"all {self.slots} sessions of this server are in use; try again later")
         opus = start.encoding == "ogg-opus"
@@ -124,11 +149,17 @@ class Worker:
             channels=start.channels,
             channel=start.channel,
             keep_words=False,
+            phrases=as_phrases(start.phrases) if start.phrases else None,
+            boost=start.boost,
+            lm_weight=start.lm_weight,
         )
         batcher.add(key, session, chunk_ms=chunk_ms, decode=decode)
+        return [answer.to_json() for answer in session.phrase_answers]
 
     def _run(self) -> None:
         try:
+            warm_up(self.model, self._engine)
+            self.warm.set()
             while self._turn():
                 pass
         except Exception as error:
@@ -169,6 +200,31 @@ class Worker:
         factors = {key: self._batcher.real_time_factor(key) for key in said}
         self._report(Report(said=said, taken=taken, factors=factors, rows=len(keys), took_ms=took_ms))
         return True
+
+
+def as_phrases(phrases: Sequence[PhraseText]) -> tuple[Phrase, ...]:
+    """As the pool's scorer takes them."""
+    return tuple(Phrase(text=phrase.text, boost=phrase.boost) for phrase in phrases)
+
+
+def warm_up(model: Model, engine: StreamEngine) -> None:
+    """Makes one step, and one word's alignment: what is compiled or loaded at first use is, before anybody speaks."""
+    limits = model.config.limits
+    settings = SessionSettings(chunk=engine.chunks[0], delay_steps=limits.delays[0])
+    row = engine.acquire(settings)
+    engine.step({row: np.full(settings.chunk.chunk_steps * STEP_SAMPLES, 1e-3, dtype=np.float32)})
+    engine.release(row)
+    if model.ctc_tokenizer is not None:
+        labels = len(model.ctc_tokenizer.pieces) + 1
+        ctc_span_ms(
+            "a",
+            480,
+            480,
+            log_probs=torch.zeros(12, labels).log_softmax(-1),
+            step_end_ms=[STEP_MS * (step + 1) for step in range(12)],
+            tokenizer=model.ctc_tokenizer,
+            previous_end_ms=0,
+        )
 
 
 def chunks_up_to(model: Model, longest_ms: int) -> tuple[ChunkSetting, ...]:

@@ -23,6 +23,15 @@ FLAGS = {
         "paths", "--out", "--format", "--delay-ms", "--chunk-ms", "--batch-size", "--threads", "--device", "--channel",
         "--draft", "--draft-mode", "--lm", "--lm-weight", "--phrases", "--boost", "--model", "--stats",
     },
+    "serve": {
+        "--host", "--port", "--model", "--device", "--threads", "--max-sessions", "--delay-ms", "--chunk-ms", "--lm",
+        "--lm-weight", "--phrases", "--boost", "--tls-cert", "--tls-key", "--tokens", "--open", "--origin", "--idle-s",
+        "--session-s", "--resume-s",
+    },
+    "listen": {
+        "path", "--url", "--device", "--list-devices", "--channel", "--delay-ms", "--chunk-ms", "--phrases", "--boost",
+        "--token", "--ca", "--json",
+    },
     "models": set(),
     "lm": set(),
     "doctor": {"--model", "--device", "--delay-ms", "--chunk-ms"},

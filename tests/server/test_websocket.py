@@ -1,14 +1,10 @@
 """Sessions over a real socket, with a recogniser whose speech is known."""
 
-import asyncio
-from pathlib import Path
-
-import numpy as np
 import pytest
 
 from asr.model import Model
-from tests.scripted import codes, say, scripted_model
-from tests.server.live_server import client, eventually, run, serving, session
+from tests.scripted import say, scripted_model
+from tests.server.live_server import eventually, run, serving, session
 
 
 @pytest.fixture(scope="module")
