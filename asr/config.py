@@ -128,7 +128,7 @@ class GateConfig:
         careful_tokens: so many tokens after a pause are unsure whatever their probability.
         same_place_frames: a word read within so many frames of the same word lately is a repeat.
         stuck_frames: a text so far behind the edge lets go of the guards against repeats.
-        threshold: log-odds above which the learned gate opens.
+        threshold: log-odds from which on a gate that learns opens.
         pause_frames: so long a gap between two tokens' frames is a pause.
         loud_behind_frames, loud_ahead_frames, loud_frames: from so far before to so far behind where a word is read
             there must be so many frames louder than the background.

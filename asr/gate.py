@@ -2,7 +2,8 @@
 
 Both gates answer one call. `AttentionGate` needs no training: Whisper's alignment heads show which frames the next
 token is read from, and it may go when those are old enough (AlignAtt, Papi et al. 2023, on the step clock).
-`LearnedGate` has learnt from aligned words when that is.
+`LearnedGate` has learnt from aligned words when that is. `CorrectingGate` starts as the attention gate and learns
+where that is wrong (recipes/grpo.py).
 """
 
 from __future__ import annotations
@@ -206,10 +207,39 @@ class LearnedGate(nn.Module):
         x = F.gelu(self.state(hidden / 4) + self.around(around) + self.facts(facts))
         return self.out(F.gelu(self.middle(x)))[:, 0]  # type: ignore[no-any-return]
 
+    def start(self, view: GateView, reading: Reading) -> Tensor:
+        """[B] log-odds that the network's are added to: none."""
+        return torch.zeros_like(view.probability)
+
+    def overdue(self, reading: Reading) -> Tensor:
+        """[B] whether the candidate has been held as long as one may be."""
+        hold = self.config.hold_frames
+        return (reading.frame < reading.edge - hold) & (old_share(reading, hold) >= self.config.old_mass)
+
     def forward(self, view: GateView) -> GateAnswer:
         """Open rows and attended frames; see `GateView` for the shapes."""
         reading = read(view, self.config)
-        due = self.logit(view.hidden, view.around, self.known(view, reading)) > self.config.threshold
-        hold = self.config.hold_frames
-        overdue = (reading.frame < reading.edge - hold) & (old_share(reading, hold) >= self.config.old_mass)
-        return GateAnswer((due | overdue) & ~reading.barred, reading.frame)
+        odds = self.start(view, reading) + self.logit(view.hidden, view.around, self.known(view, reading))
+        due = odds >= self.config.threshold
+        return GateAnswer((due | self.overdue(reading)) & ~reading.barred, reading.frame)
+
+
+class CorrectingGate(LearnedGate):
+    """The attention gate's decision as log-odds, with a small network added that corrects it.
+
+    Untrained it decides as the attention gate does, and near its borders it is unsure: what post-training explores.
+    """
+
+    odds_per_frame, odds_per_mass = 0.5, 8.0
+
+    def __init__(self, config: GateConfig, *, dim: int, hidden: int) -> None:
+        super().__init__(config, dim=dim, hidden=hidden)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def start(self, view: GateView, reading: Reading) -> Tensor:
+        """[B] how far the nearer of the attention gate's two borders is, as log-odds: open at 0 and above."""
+        hold = torch.where(reading.unsure, self.config.hold_frames, 0)
+        frames = reading.edge - hold - reading.frame - 0.5  # whole frames: never 0
+        mass = old_share(reading, hold) - self.config.old_mass
+        return torch.minimum(self.odds_per_frame * frames, self.odds_per_mass * mass)

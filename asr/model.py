@@ -17,7 +17,7 @@ from asr.ctc_tokenizer import CtcTokenizer
 from asr.encoder import whisper_encoder
 from asr.errors import CheckpointError
 from asr.frontend import Frontend
-from asr.gate import AttentionGate, Gate, LearnedGate
+from asr.gate import AttentionGate, CorrectingGate, Gate, LearnedGate
 from asr.mtp import MtpHeads
 from asr.units import FRAMES_PER_STEP, STEP_MS
 from asr.vocabulary import Vocabulary
@@ -52,6 +52,7 @@ class CrossConfig:
     gate: GateConfig = field(default_factory=GateConfig)
     anchors: AnchorConfig = field(default_factory=AnchorConfig)
     gate_hidden: int | None = None  # width of the learned gate; None: the attention gate
+    gate_corrects: bool = False  # whether it corrects the attention gate instead of replacing it
     ctc_hidden: int | None = None  # width of the CTC head; None: there is none
     ctc_pieces: int = 0
     mtp_heads: int = 0  # pieces guessed ahead; 0: there are no such heads
@@ -97,7 +98,8 @@ def build_cross(config: CrossConfig, vocabulary: Vocabulary) -> CrossRecogniser:
     banned_first[list(config.banned_first)] = True
     gate: Gate = AttentionGate(config.gate)
     if config.gate_hidden is not None:
-        gate = LearnedGate(config.gate, dim=config.dim, hidden=config.gate_hidden)
+        kind = CorrectingGate if config.gate_corrects else LearnedGate
+        gate = kind(config.gate, dim=config.dim, hidden=config.gate_hidden)
     ctc = None
     if config.ctc_hidden is not None:
         ctc = CtcHead(dim=config.dim, hidden=config.ctc_hidden, pieces=config.ctc_pieces)

@@ -49,7 +49,7 @@ def assemble(base: Model, donors: dict[str, Model], *, gate: GateConfig | None =
                 )
         weights |= {key: value for key, value in theirs.items() if key.startswith(PARTS[part])}
         if part == "gate":
-            config = replace(config, gate_hidden=donor.config.gate_hidden)
+            config = replace(config, gate_hidden=donor.config.gate_hidden, gate_corrects=donor.config.gate_corrects)
         else:
             config = replace(config, ctc_hidden=donor.config.ctc_hidden, ctc_pieces=donor.config.ctc_pieces)
     config = replace(config, gate=gate or config.gate)

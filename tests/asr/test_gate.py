@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from asr.config import GateConfig
-from asr.gate import AttentionGate, GateView, LearnedGate, old_share, read
+from asr.gate import AttentionGate, CorrectingGate, GateView, LearnedGate, old_share, read
 
 FRAMES, NOW, DELAY, DIM = 240, 200, 6, 8
 AGE = 4 * DELAY - 5
@@ -213,3 +214,50 @@ def test_rows_are_judged_one_by_one() -> None:
     answer = AttentionGate(CONFIG)(batch)
     assert answer.open.tolist() == [opens(one) for one in shown]
     assert answer.frame.tolist() == [int(AttentionGate(CONFIG)(one).frame[0]) for one in shown]
+
+
+# -- the correcting gate -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_untrained_the_correcting_gate_is_the_attention_gate(seed: int) -> None:
+    rng = random.Random(seed)
+    looked = {rng.randrange(150, FRAMES): rng.random() for _ in range(rng.randint(1, 4))}
+    shown = view(
+        looked,
+        delay=rng.randint(1, 12),
+        chunk_steps=rng.choice([1, 4]),
+        probability=rng.random(),
+        since_pause=rng.randint(0, 6),
+        candidate=rng.randint(1, 9),
+    )
+    gate = CorrectingGate(CONFIG, dim=DIM, hidden=5)
+    assert torch.equal(gate(shown).open, AttentionGate(CONFIG)(shown).open)
+    assert torch.equal(gate(shown).frame, AttentionGate(CONFIG)(shown).frame)
+
+
+def test_a_share_of_just_the_mass_is_enough_for_both() -> None:
+    shown = view({EDGE - 1: 0.5, EDGE: 0.5})
+    assert float(old_share(read(shown, CONFIG), 0)[0]) == CONFIG.old_mass
+    assert opens(shown)
+    assert bool(CorrectingGate(CONFIG, dim=DIM, hidden=5)(shown).open[0])
+
+
+def test_a_correction_moves_the_border_by_two_frames_a_unit() -> None:
+    gate = CorrectingGate(CONFIG, dim=DIM, hidden=5)
+    gate.out.bias.data.fill_(1.0)
+    opened = [bool(gate(view({EDGE + late: 1.0})).open[0]) for late in range(5)]
+    assert opened == [False] * 5  # its mass is not old enough, and that counts 8 units
+    gate.out.bias.data.fill_(4.0)
+    assert [bool(gate(view({EDGE - 1: 0.5, EDGE + late: 0.5})).open[0]) for late in (0, 1, 2)] == [True] * 3
+    gate.out.bias.data.fill_(-1.0)
+    assert [bool(gate(view({EDGE - late: 1.0})).open[0]) for late in (1, 2, 3)] == [False, False, True]
+
+
+def test_a_correction_neither_lifts_a_bar_nor_holds_for_ever() -> None:
+    gate = CorrectingGate(CONFIG, dim=DIM, hidden=5)
+    gate.out.bias.data.fill_(100.0)
+    assert not bool(gate(view({EDGE - 1: 1.0}, ended=True)).open[0])
+    gate.out.bias.data.fill_(-100.0)
+    assert not bool(gate(view({EDGE - CONFIG.hold_frames: 1.0})).open[0])
+    assert bool(gate(view({EDGE - CONFIG.hold_frames - 1: 1.0}, text_frames=[100, 110, 115, 117, 118])).open[0])
