@@ -304,6 +304,14 @@ class AdditiveRecogniser(nn.Module):
             clock=state.clock + active.long(),
         )
 
+    def take(self, active: Tensor, tokens: Tensor, frames: Tensor, state: AdditiveState) -> AdditiveState:
+        """Refused: in this family every output is a row of the decoder.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError("the additive family remembers a row for every output; none can be given without the decoder")
+
     # -- training ------------------------------------------------------------------------------------------------
 
     def forward(self, samples: Tensor, outputs: Tensor, delay: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ Frames in this module count from the stream's start unless a name or comment say
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -14,66 +14,20 @@ from torch.nn import functional as F
 from asr.anchoring import background, newest_frame, on_steps, place_anchor, roll
 from asr.answers import Answers, Draft
 from asr.config import AnchorConfig, GateConfig, RowSettings
-from asr.cross import CrossDecoder, CrossMemory
+from asr.cross import CrossDecoder
+from asr.cross_state import CrossState
 from asr.ctc import CtcHead
 from asr.encoder import Encoder
-from asr.frontend import Frontend, FrontendState
+from asr.frontend import Frontend
 from asr.gate import Gate, GateView
-from asr.mtp import MtpHeads, attended, pooled_ahead
+from asr.mtp import MtpHeads, attended, likely, pooled_ahead
 from asr.preview import Preview
 from asr.recogniser import PROSPECT_PIECES, WAIT, Prospect, RowOutput
-from asr.state import Rings
 from asr.units import FRAMES_PER_STEP
 
 __all__ = ["CrossRecogniser", "CrossState"]
 
-LEAST_LIKELY = 0.1  # a guess ends where its pieces are less likely together
 NEAR_STEPS = 2  # of a label that the CTC head hears
-
-
-@dataclass(frozen=True)
-class CrossState:
-    """State of B streams.
-
-    Attributes:
-        frontend, encoder, memory, decoder: the parts' own.
-        history: [B, Hc, C] the newest stem frames, newest last, for provisional frames and re-anchoring;
-            loudness: [B, Hc] theirs; quietest: [B] the loudness of the background.
-        heard: [B] frames heard. anchor: [B] the frame that has position 0. clock: [B] steps decoded.
-        pending: [B, P] tokens whose rows are not remembered yet (the prompt, text fed again, the last token);
-            pending_lens: [B].
-        text, text_frames: [B, P] tokens since the anchor and the frames (from the anchor) they were read from;
-            count: [B] how many; since_pause: [B] tokens since the last pause.
-        word_open: [B] whether the last piece may be continued.
-        ended: [B] whether the decoder last said that the text ends here.
-        asked: [B] whether a re-anchoring was asked for. re_anchors: [B] how many there were.
-        row: what the last call's decoder rows said: hidden [B, n, C], attention [B, n, S], logits [B, n, V]. They stay
-            true until the stream's block changes, or its text in another way than drafted.
-        preview: what the CTC head says of the newest steps.
-    """
-
-    frontend: FrontendState
-    encoder: Rings
-    memory: CrossMemory
-    decoder: Rings
-    history: Tensor
-    loudness: Tensor
-    quietest: Tensor
-    heard: Tensor
-    anchor: Tensor
-    clock: Tensor
-    pending: Tensor
-    pending_lens: Tensor
-    text: Tensor
-    text_frames: Tensor
-    count: Tensor
-    since_pause: Tensor
-    word_open: Tensor
-    ended: Tensor
-    asked: Tensor
-    re_anchors: Tensor
-    row: Answers
-    preview: Preview
 
 
 class CrossRecogniser(nn.Module):
@@ -374,6 +328,8 @@ class CrossRecogniser(nn.Module):
             text_frames=[anchor + frame for frame in state.text_frames[row, newest].tolist()],
             labels=state.preview.labels[row].tolist(),
             newest_step=int(state.heard[row]) // FRAMES_PER_STEP - 1,
+            log_probs=state.preview.log_probs[row] if self.ctc is not None else None,
+            room=self.decoder.text_positions - int(state.decoder.length[row] + state.pending_lens[row]),
         )
 
     def guesses(self, rows: Tensor, state: CrossState) -> tuple[Tensor, Tensor]:
@@ -389,16 +345,11 @@ class CrossRecogniser(nn.Module):
         hidden, attention, logits = (part[rows] for part in state.row.present())
         center = attended(attention, sink_frames=self.sink_frames)
         ahead = pooled_ahead(state.memory.features[rows], state.memory.frames[rows], center[:, None])[:, 0]
-        later = self.mtp(hidden, ahead, self.decoder.embedding.weight).float().softmax(-1).max(-1)  # [k, K]
-        own = logits.masked_fill(self.banned, -torch.inf).softmax(-1).max(-1)
-        settled = state.row.settled[rows]
-        # The row's own piece is the first of the guess, unless it has been written.
-        pieces = torch.cat([own.indices[:, None], later.indices], 1)
-        likely = torch.cat([own.values.masked_fill(settled, 1.0)[:, None], later.values], 1).cumprod(1)
-        ends = (pieces == self.end_id) & ~(settled[:, None] & (torch.arange(pieces.shape[1]) == 0))
-        lens = ((likely >= LEAST_LIKELY) & (ends.cumsum(1) == 0)).sum(1)
-        pieces = torch.where(settled[:, None], pieces.roll(-1, 1), pieces)
-        return pieces, torch.where(state.row.known[rows], (lens - settled.long()).clamp(min=0), 0)
+        guessed = self.mtp(hidden, ahead, self.decoder.embedding.weight)
+        pieces, lens = likely(
+            logits.masked_fill(self.banned, -torch.inf), guessed, state.row.settled[rows], end_id=self.end_id
+        )
+        return pieces, torch.where(state.row.known[rows], lens, 0)
 
     def _call(self, need: Tensor, draft: Draft | None, state: CrossState) -> tuple[CrossState, Tensor]:
         """Runs the pending rows of the streams `need` [B], and behind them those of the draft's pieces.
@@ -522,25 +473,50 @@ class CrossRecogniser(nn.Module):
             tokens: [B] the committed token, or WAIT.
         """
         spoke = active & (tokens != WAIT)
-        frame = output.frame - state.anchor
-        index = torch.arange(state.text.shape[1], device=tokens.device)
-        newest = newest_frame(state.text_frames, state.count)
-        here = (index == state.count[:, None]) & spoke[:, None]
-        token = tokens.clamp(min=0)
-        paused = frame - newest > self.pause_frames
         pending = state.pending.clone()
-        pending[:, 0] = torch.where(spoke, token, pending[:, 0])
-        word_open = spoke | (state.word_open & ~output.closes)
+        pending[:, 0] = torch.where(spoke, tokens, pending[:, 0])
+        state = self._written(active, tokens, output.frame, spoke | (state.word_open & ~output.closes), state)
         return replace(
             state,
             decoder=state.decoder.advance(torch.where(spoke, state.pending_lens, 0)),
             pending=pending,
             pending_lens=torch.where(spoke, 1, state.pending_lens),
-            text=torch.where(here, token[:, None], state.text),
+            row=state.row.give(spoke, tokens),
+        )
+
+    def take(self, active: Tensor, tokens: Tensor, frames: Tensor, state: CrossState) -> CrossState:
+        """The state after every active row was given an output that the decoder has not seen; it will, as pending text.
+
+        Args:
+            tokens: [B] pieces or WAIT; frames: [B] where they are spoken.
+        """
+        spoke = active & (tokens != WAIT)
+        index = torch.arange(state.pending.shape[1], device=tokens.device)
+        last = (index == state.pending_lens[:, None]) & spoke[:, None]
+        state = self._written(active, tokens, frames, spoke | (state.word_open & ~active), state)
+        return replace(
+            state,
+            pending=torch.where(last, tokens[:, None], state.pending),
+            pending_lens=state.pending_lens + spoke.long(),
+            ended=state.ended & ~active,
+            row=state.row.reset(spoke.nonzero()[:, 0]),
+        )
+
+    def _written(
+        self, active: Tensor, tokens: Tensor, frames: Tensor, word_open: Tensor, state: CrossState
+    ) -> CrossState:
+        """The text and the clock after every active row has given tokens [B], read from frames [B]."""
+        spoke = active & (tokens != WAIT)
+        frame = frames - state.anchor
+        index = torch.arange(state.text.shape[1], device=tokens.device)
+        here = (index == state.count[:, None]) & spoke[:, None]
+        paused = frame - newest_frame(state.text_frames, state.count) > self.pause_frames
+        return replace(
+            state,
+            text=torch.where(here, tokens[:, None], state.text),
             text_frames=torch.where(here, frame[:, None], state.text_frames),
             count=state.count + spoke.long(),
             since_pause=torch.where(spoke, torch.where(paused, 1, state.since_pause + 1), state.since_pause),
             word_open=torch.where(active, word_open, state.word_open),
             clock=state.clock + active.long(),
-            row=state.row.give(spoke, tokens),
         )

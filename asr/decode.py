@@ -6,7 +6,7 @@ well, and the steps that follow find their answers there, until the text goes an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import torch
@@ -16,6 +16,7 @@ from asr.answers import NOTHING, Draft, Expected
 from asr.config import RowSettings
 from asr.drafting import Drafter
 from asr.recogniser import WAIT, Recogniser, RowOutput
+from asr.shortcut import CtcShortcut
 from asr.units import STEP_SAMPLES
 
 S = TypeVar("S")
@@ -134,6 +135,7 @@ def decode_block(
     scorer_states: Tensor | None = None,
     drafter: Drafter | None = None,
     least_probability: float | None = None,
+    shortcut: CtcShortcut | None = None,
 ) -> tuple[list[StepOutput], S, Tensor | None]:
     """Hears one block a row and decodes its steps.
 
@@ -145,25 +147,58 @@ def decode_block(
         scorer: fused scores; scorer_states: [B, D] its states, None exactly where there is no scorer.
         drafter: expects outputs, so that one call runs several rows; None: a row a call.
         least_probability: a drafted piece at least so probable is taken; None: drafts change no output.
+        shortcut: takes blocks past the decoder; None: nothing is.
     Returns:
         One StepOutput a step, as many as the longest row has, the new state, and the scorer's.
     """
     state = model.listen(samples, lens, settings, state)
     steps = lens // STEP_SAMPLES
+    plan = None if shortcut is None else shortcut.plan(model, steps, settings, state)
     outputs: list[StepOutput] = []
     for step in range(int(steps.max())):
         active = step < steps
-        draft = None
-        if drafter is not None:
-            need = model.needs_call(active, state)
-            draft = drafter.draft(model, need, steps - step, settings, state) if bool(need.any()) else None
-        output, state = (
-            model.row(active, settings, state) if draft is None else model.row(active, settings, state, draft)
-        )
-        tokens, probability, scorer_states = choose(output, active, scorer, scorer_states, least_probability)
-        state = model.accept(active, tokens, output, state)
-        outputs.append(_step_output(model, active, tokens, probability, output, draft))
+        planned = torch.zeros_like(active) if plan is None else active & plan.taken
+        made: StepOutput | None = None
+        if bool((active & ~planned).any()):
+            asked = active & ~planned
+            draft = None
+            if drafter is not None:
+                need = model.needs_call(asked, state)
+                draft = drafter.draft(model, need, steps - step, settings, state) if bool(need.any()) else None
+            output, state = (
+                model.row(asked, settings, state) if draft is None else model.row(asked, settings, state, draft)
+            )
+            tokens, probability, scorer_states = choose(output, asked, scorer, scorer_states, least_probability)
+            state = model.accept(asked, tokens, output, state)
+            made = _step_output(model, asked, tokens, probability, output, draft)
+        if plan is not None and bool(planned.any()):
+            tokens, frames = plan.tokens[:, step], plan.frames[:, step]
+            state = model.take(planned, tokens, frames, state)
+            spoke = (planned & (tokens != WAIT)).nonzero()[:, 0]
+            if scorer is not None and scorer_states is not None and len(spoke):
+                after = scorer.advance(scorer_states[spoke], spoke, tokens[spoke])
+                scorer_states = scorer_states.index_copy(0, spoke, after)
+            made = _planned(made, planned, tokens, frames, plan.probability[:, step])
+        assert made is not None
+        outputs.append(made)
     return outputs, state, scorer_states
+
+
+def _planned(
+    made: StepOutput | None, planned: Tensor, tokens: Tensor, frames: Tensor, probability: Tensor
+) -> StepOutput:
+    """The step of the streams `planned` [B] beside that of those that were decoded."""
+    none = torch.zeros_like(planned)
+    if made is None:
+        return StepOutput(planned, tokens, probability, frames, ~none, none.long(), None, none, none, None)
+    return replace(
+        made,
+        active=made.active | planned,
+        tokens=torch.where(planned, tokens, made.tokens),
+        probability=torch.where(planned, probability, made.probability),
+        frame=torch.where(planned, frames, made.frame),
+        closes=made.closes | planned,
+    )
 
 
 def _step_output(

@@ -128,7 +128,7 @@ class CtcDrafter:
             words[-1][0].append(piece)
         return [(bare, step) for pieces, step in words for bare in ctc_words(self.vocabulary.decode(pieces))]
 
-    def words(self, prospect: Prospect) -> list[TimedPieces]:
+    def upcoming(self, prospect: Prospect) -> list[tuple[PreviewWord, TimedPieces]]:
         """The words that are to come, each with the end of its last label's step; the first may be the rest of one."""
         heard, written = self.heard(prospect), self.written(prospect)
         at = unwritten(heard, written)
@@ -136,12 +136,11 @@ class CtcDrafter:
         begins = not text or text[-1] in ".?!"
         found = []
         if written and at > 0 and (rest := self._rest(prospect.text, heard[at - 1].text)):
-            found.append(TimedPieces(pieces=rest, end_ms=(heard[at - 1].last + 1) * STEP_MS))
+            found.append((heard[at - 1], rest))
         for word in heard[at:]:
-            pieces = tuple(self.vocabulary.encode(" " + _cased(word.text, begins=begins)))
-            found.append(TimedPieces(pieces=pieces, end_ms=max(0, word.last + 1) * STEP_MS))
+            found.append((word, tuple(self.vocabulary.encode(" " + _cased(word.text, begins=begins)))))
             begins = False
-        return found
+        return [(word, TimedPieces(pieces=pieces, end_ms=max(0, word.last + 1) * STEP_MS)) for word, pieces in found]
 
     def _rest(self, text: Sequence[int], word: str) -> tuple[int, ...]:
         """The pieces that a word begun at the text's end still lacks."""
@@ -244,7 +243,7 @@ class ModelDrafter:
         prospect = model.prospect(row, state)
         steps = left if model.waits_take_rows else left + EARLY_STEPS
         targets = build_targets(
-            self.ctc.words(prospect),
+            [timed for _, timed in self.ctc.upcoming(prospect)],
             delay_steps=delay,
             wait=WAIT,
             steps=prospect.clock + steps,

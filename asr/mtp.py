@@ -12,12 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["MtpHeads", "attended", "pooled_ahead"]
+__all__ = ["MtpHeads", "attended", "likely", "pooled_ahead"]
 
 WINDOWS = 8
 """So many means of the frames ahead a head hears,"""
 WINDOW_FRAMES = 8
 """each of 160 ms: 1.3 s, in which five pieces are spoken."""
+
+LEAST_LIKELY = 0.1
+"""A guess ends where its pieces are less likely together."""
 
 
 def attended(attention: Tensor, *, sink_frames: int) -> Tensor:
@@ -42,6 +45,25 @@ def pooled_ahead(features: Tensor, frames: Tensor, center: Tensor) -> Tensor:
     near = features.gather(1, flat).view(batch, count, WINDOWS, WINDOW_FRAMES, -1)
     heard = (at < frames[:, None, None]).view(batch, count, WINDOWS, WINDOW_FRAMES, 1)
     return torch.where(heard, near, 0.0).mean(3).flatten(2)
+
+
+def likely(own: Tensor, later: Tensor, settled: Tensor, *, end_id: int) -> tuple[Tensor, Tensor]:
+    """The guess of k rows, as far as its pieces are likely together and the text does not end.
+
+    Args:
+        own: [k, V] logits of the row's own piece, the first of the guess unless it is settled.
+        later: [k, K, M] those of the heads.
+        settled: [k] whether the row's own piece has been written.
+    Returns:
+        pieces [k, K + 1] and how many of them [k].
+    """
+    first, then = own.softmax(-1).max(-1), later.float().softmax(-1).max(-1)
+    pieces = torch.cat([first.indices[:, None], then.indices], 1)
+    together = torch.cat([first.values.masked_fill(settled, 1.0)[:, None], then.values], 1).cumprod(1)
+    ends = pieces == end_id
+    ends[:, 0] &= ~settled
+    lens = ((together >= LEAST_LIKELY) & (ends.cumsum(1) == 0)).sum(1)
+    return torch.where(settled[:, None], pieces.roll(-1, 1), pieces), lens - settled.long()
 
 
 class MtpHeads(nn.Module):

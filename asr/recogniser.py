@@ -49,6 +49,8 @@ class Prospect:
         text: the newest pieces written, oldest first, and text_frames: where each was read from.
         labels: the CTC head's best label of each of the newest steps heard, newest last; empty without a head.
         newest_step: the step of the newest label.
+        log_probs: [W, V'+1] all that the head says of those steps; None without a head.
+        room: pieces that may be written before the text positions end; None: they do not.
     """
 
     clock: int
@@ -56,6 +58,8 @@ class Prospect:
     text_frames: Sequence[int]
     labels: Sequence[int]
     newest_step: int
+    log_probs: Tensor | None = None
+    room: int | None = None
 
 
 class Recogniser(Protocol[S]):
@@ -102,6 +106,10 @@ class Recogniser(Protocol[S]):
 
     def accept(self, active: Tensor, tokens: Tensor, output: RowOutput, state: S) -> S:
         """The state after every active row has given its output, tokens [B]: a piece or WAIT."""
+        ...
+
+    def take(self, active: Tensor, tokens: Tensor, frames: Tensor, state: S) -> S:
+        """The state after every active row was given a piece read from frames [B], or WAIT, without a decoder row."""
         ...
 
     def ask_re_anchor(self, state: S, rows: Tensor) -> S:

@@ -23,6 +23,7 @@ from asr.errors import AudioFormatError, ConfigError, InvalidSamples, Overloaded
 from asr.model import Model
 from asr.recogniser import Recogniser
 from asr.resample import Samples
+from asr.shortcut import shortcut_of
 from asr.state import nbytes
 from asr.text import WordAssembler
 from asr.units import STEP_SAMPLES
@@ -106,6 +107,7 @@ class StreamEngine:
         self.chunks = chunks
         self.drafting = drafting or Drafting()
         self._drafter = drafter_of(model, self.drafting)
+        self._shortcut = shortcut_of(model, self.drafting)
         self._least_probability = None if self.drafting.mode == "exact" else self.drafting.least_probability
         self._scorer = scorer
         self._scorer_states = None if scorer is None else scorer.init_states(slots)
@@ -253,6 +255,7 @@ class StreamEngine:
                 self._scorer_states,
                 self._drafter,
                 self._least_probability,
+                self._shortcut,
             )
             re_anchors: list[int] = self._state.re_anchors.tolist()
             heard = self._heard()
