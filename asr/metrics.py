@@ -16,7 +16,6 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from asr.errors import ConfigError
-from asr.words import Word
 
 
 @dataclass(frozen=True)
@@ -252,6 +251,18 @@ class EndedWord(Protocol):
         """Its acoustic end."""
 
 
+class EmittedWord(Protocol):
+    """A recognised word with the audio that had to arrive for it, in milliseconds."""
+
+    @property
+    def text(self) -> str:
+        """The word."""
+
+    @property
+    def emitted_ms(self) -> int:
+        """The end of that audio."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WordDelays:
     """Emission delays of one utterance.
@@ -267,7 +278,7 @@ class WordDelays:
     deletions: int
 
 
-def word_delays(reference: Sequence[EndedWord], words: Sequence[Word]) -> WordDelays:
+def word_delays(reference: Sequence[EndedWord], words: Sequence[EmittedWord]) -> WordDelays:
     """Emission delay of each word that was recognised exactly, against the reference's acoustic ends.
 
     Raises:

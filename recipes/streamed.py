@@ -143,6 +143,7 @@ def decode_streamed(recogniser: CrossRecogniser, memory: StreamedMemory, tokens:
     """Hidden states [B, n, C] of teacher-forced rows, each over the memory of its own block.
 
     Args:
+        memory: of B clips, or of one that all texts are read over.
         tokens: [B, n] what each row reads, the prompt first.
         block: [B, n] the block in which each row is run.
     """
@@ -153,7 +154,7 @@ def decode_streamed(recogniser: CrossRecogniser, memory: StreamedMemory, tokens:
     index = torch.arange(layout.owner.shape[0])
     old = (index < layout.begin[block][:, :, None])[:, None]  # [B, 1, n, T']
     valid = layout.valid[block][:, None]  # [B, 1, n, L]
-    row = torch.arange(batch)[:, None]
+    row = torch.arange(batch)[:, None] if memory.features.shape[0] > 1 else torch.zeros(batch, 1, dtype=torch.int64)
     for layer in decoder.layers:
         assert isinstance(layer, CrossLayer)
         y = layer.attention_norm(x)
