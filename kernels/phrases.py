@@ -31,7 +31,7 @@ class PhraseTables:
         fail: [N] int64, the node of the next shorter text; -1 for roots.
         credit: [N] float32, what the token that leads to a node earns, the bonus of the text under way included.
         live: [N] float32, the bonus of the text under way, which the next token gives back.
-        ends_word: [V] bool, tokens after which any phrase may begin.
+        opens: [V] bool, tokens after which any phrase may begin.
     """
 
     first_arc: Tensor
@@ -40,12 +40,12 @@ class PhraseTables:
     fail: Tensor
     credit: Tensor
     live: Tensor
-    ends_word: Tensor
+    opens: Tensor
 
     @property
     def size(self) -> int:
         """V."""
-        return self.ends_word.shape[0]
+        return self.opens.shape[0]
 
     @cached_property
     def keys(self) -> Tensor:
@@ -93,7 +93,7 @@ def phrase_advance_reference(tables: PhraseTables, nodes: Tensor, tokens: Tensor
         [k] int64.
     """
     _check(tables, nodes, tokens, roots)
-    after = roots + (~tables.ends_word[tokens]).long()
+    after = roots + (~tables.opens[tokens]).long()
     if not tables.label.numel():
         return after
     rows, here = torch.arange(nodes.shape[0], device=nodes.device), nodes
@@ -140,7 +140,7 @@ def _numba_backend(name: str) -> Callable[[], Callable[..., Any]]:
                 tables.label.numpy(),
                 tables.target.numpy(),
                 tables.fail.numpy(),
-                tables.ends_word.numpy(),
+                tables.opens.numpy(),
                 nodes.contiguous().numpy(),
                 tokens.contiguous().numpy(),
                 roots.contiguous().numpy(),
@@ -166,7 +166,7 @@ def _cuda_backend(name: str) -> Callable[[], Callable[..., Any]]:
         def phrase_advance(tables: PhraseTables, nodes: Tensor, tokens: Tensor, roots: Tensor) -> Tensor:
             _check(tables, nodes, tokens, roots)
             after = torch.empty_like(nodes)
-            arrays = [tables.first_arc, tables.label, tables.target, tables.fail, tables.ends_word]
+            arrays = [tables.first_arc, tables.label, tables.target, tables.fail, tables.opens]
             phrases_cuda.advance(arrays, [nodes, tokens, roots], after)
             return after
 

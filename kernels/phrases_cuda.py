@@ -58,12 +58,12 @@ def _scores(first_arc, label, target, fail, credit, live, nodes, out):  # type: 
 
 
 @cuda.jit
-def _advance(first_arc, label, target, fail, ends_word, nodes, tokens, roots, after):  # type: ignore[no-untyped-def]
+def _advance(first_arc, label, target, fail, opens, nodes, tokens, roots, after):  # type: ignore[no-untyped-def]
     row = cuda.grid(1)
     if row >= nodes.shape[0]:
         return
     token, node = tokens[row], nodes[row]
-    found = roots[row] + (0 if ends_word[token] else 1)
+    found = roots[row] + (0 if opens[token] else 1)
     while node >= 0:
         low, high = first_arc[node], first_arc[node + 1]
         end = high

@@ -39,13 +39,13 @@ def scores(
 
 @numba.njit(cache=True, nogil=True)
 def advance(
-    first_arc: Ints, label: Ints, target: Ints, fail: Ints, ends_word: Flags, nodes: Ints, tokens: Ints, roots: Ints
+    first_arc: Ints, label: Ints, target: Ints, fail: Ints, opens: Flags, nodes: Ints, tokens: Ints, roots: Ints
 ) -> Ints:
     """[k]."""
     after = np.empty_like(nodes)
     for row in range(nodes.shape[0]):
         token, node = tokens[row], nodes[row]
-        after[row] = roots[row] + (0 if ends_word[token] else 1)
+        after[row] = roots[row] + (0 if opens[token] else 1)
         while node >= 0:
             low, high = first_arc[node], first_arc[node + 1]
             end = high

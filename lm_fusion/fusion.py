@@ -85,21 +85,21 @@ class Fusion:
         backend: str | None = None,
         preview_builder: PhraseBuilder | None = None,
     ) -> None:
-        ends_word = builder.spelling.ends_word.to(device)
-        if lm is not None and lm.vocabulary > len(ends_word):
+        opens = builder.spelling.opens.to(device)
+        if lm is not None and lm.vocabulary > len(opens):
             raise LanguageModelError(
-                f"the n-gram model scores {lm.vocabulary} pieces, the recogniser has {len(ends_word)}"
+                f"the n-gram model scores {lm.vocabulary} pieces, the recogniser has {len(opens)}"
             )
         self.builder, self.preview_builder, self.lm = builder, preview_builder, lm
-        self.backend = best_backend(ends_word.device) if backend is None else backend
+        self.backend = best_backend(opens.device) if backend is None else backend
         self._scores = dispatch("phrases.scores", self.backend)
         self._advance = dispatch("phrases.advance", self.backend)
-        self._ends_word = ends_word
-        self._nothing = build_graph([], ends_word=ends_word.cpu().numpy())
+        self._opens = opens
+        self._nothing = build_graph([], opens=opens.cpu().numpy())
         self._default = default
         self._steering = [Steering()] * slots
-        self._lists = torch.zeros(slots, dtype=torch.int64, device=ends_word.device)
-        self._weights = torch.zeros(slots, device=ends_word.device)
+        self._lists = torch.zeros(slots, dtype=torch.int64, device=opens.device)
+        self._weights = torch.zeros(slots, device=opens.device)
         self._joined: tuple[PhraseTables, Tensor] | None = None
         self._given = 0
         for row in range(slots):
@@ -174,10 +174,10 @@ class Fusion:
         """The lists in use side by side, each once, and the first node [slots] of each row's."""
         if self._joined is None:
             lists = {id(s.phrases): s.phrases.graph for s in self._steering if s.phrases is not None}
-            tables, offsets = join_graphs([self._nothing, *lists.values()], self._ends_word)
+            tables, offsets = join_graphs([self._nothing, *lists.values()], self._opens)
             first = dict(zip([id(None), *lists], offsets, strict=True))
             roots = torch.tensor([first[id(s.phrases)] for s in self._steering])
-            self._joined = tables, roots.to(self._ends_word.device)
+            self._joined = tables, roots.to(self._opens.device)
         return self._joined
 
     def _nodes(self, states: Tensor, rows: Tensor, roots: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ class Fusion:
 
     def init_states(self, rows: int) -> Tensor:
         """See `asr.decode.TokenScorer`; D is 3."""
-        states = torch.zeros(rows, 3, dtype=torch.int64, device=self._ends_word.device)
+        states = torch.zeros(rows, 3, dtype=torch.int64, device=self._opens.device)
         states[:, NODE] = START
         if self.lm is not None:
             states[:, LM] = self.lm.init_states(rows)

@@ -39,7 +39,7 @@ class Phrase:
 
     Attributes:
         text: as people write it, in any casing.
-        boost: nats a piece; None: what the list has.
+        boost: nats a piece of three letters or more, less for shorter ones; None: what the list has.
     """
 
     text: str
@@ -179,7 +179,10 @@ class PhraseBuilder:
             answers.append(PhraseAnswer(text=phrase.text, accepted=True, pieces=pieces, reason=remark))
             if boost > 0:
                 entries += [Entry(tokens=way.tokens, boost=boost, anywhere=way.anywhere) for way in short]
-        return PhraseList(tuple(answers), build_graph(entries, ends_word=self.spelling.ends_word.numpy()))
+        return PhraseList(tuple(answers), self._graph(entries))
+
+    def _graph(self, entries: Sequence[Entry]) -> PhraseGraph:
+        return build_graph(entries, opens=self.spelling.opens.numpy(), weights=self.spelling.weights.numpy())
 
 
 def _no(phrase: Phrase, reason: str) -> PhraseAnswer:

@@ -32,8 +32,8 @@ class Entry:
 
     Attributes:
         tokens: its pieces, at least one.
-        boost: bonus of each, in nats.
-        anywhere: whether it may begin after any piece; else only at the start and after one of `ends_word`. What is
+        boost: bonus of each, in nats, where it weighs 1.
+        anywhere: whether it may begin after any piece; else only at the start and after one of `opens`. What is
             true of one sequence is true of all that have its first piece.
     """
 
@@ -64,17 +64,22 @@ class PhraseGraph:
         return not len(self.label)
 
 
-def build_graph(entries: Sequence[Entry], *, ends_word: npt.NDArray[np.bool_]) -> PhraseGraph:
+def build_graph(
+    entries: Sequence[Entry], *, opens: npt.NDArray[np.bool_], weights: npt.NDArray[np.float32] | None = None
+) -> PhraseGraph:
     """The automaton of a list.
 
     Pieces that several sequences begin with have the largest of their boosts.
 
     Args:
         entries: the spellings; none gives an automaton that scores 0.
-        ends_word: [V] the pieces after which any phrase may begin.
+        opens: [V] the pieces after which any phrase may begin.
+        weights: [V] by which a piece's boost is multiplied; None: 1.
     """
-    size = len(ends_word)
+    size = len(opens)
     trie = _Trie(entries, size)
+    bonus = trie.boost if weights is None else trie.boost * weights[trie.label]
+    bonus = np.round(bonus * GRAIN) / GRAIN
     arc_from = np.concatenate([np.full(len(trie.roots), START), np.full(len(trie.open_roots), INSIDE), trie.parent])
     label = np.concatenate([trie.label[trie.roots - 2], trie.label[trie.open_roots - 2], trie.label])
     target = np.concatenate([trie.roots, trie.open_roots, np.arange(2, trie.nodes)])
@@ -85,8 +90,8 @@ def build_graph(entries: Sequence[Entry], *, ends_word: npt.NDArray[np.bool_]) -
     total, ended, earned = np.zeros(trie.nodes), np.zeros(trie.nodes), np.zeros(trie.nodes)
     for level in trie.levels:
         parent, labels = trie.parent[level - 2], trie.label[level - 2]
-        fail[level] = _failures(fail[parent], labels, fail=fail, keys=keys, target=target, ends_word=ends_word)
-        total[level] = total[parent] + trie.bonus[level - 2]
+        fail[level] = _failures(fail[parent], labels, fail=fail, keys=keys, target=target, opens=opens)
+        total[level] = total[parent] + bonus[level - 2]
         ends = trie.ends[level - 2]
         ended[level] = np.where(ends, total[level], ended[parent])  # of the longest phrase that the path has completed
         earned[level] = ended[level] - ended[parent] + earned[fail[level]]
@@ -109,10 +114,10 @@ class _Trie:
         tokens = np.zeros((len(entries), int(lens.max(initial=0))), dtype=np.int64)
         for at, entry in enumerate(entries):
             tokens[at, : lens[at]] = entry.tokens
-        boost = np.array([round(entry.boost * GRAIN) / GRAIN for entry in entries])
+        boost = np.array([entry.boost for entry in entries], dtype=np.float64)
         anywhere = np.array([entry.anywhere for entry in entries], dtype=bool)
         here = np.full(len(entries), START, dtype=np.int64)
-        parent, label, bonus, ends = [], [], [], []
+        parent, label, boosts, ends = [], [], [], []
         self.levels: list[Ints] = []
         self.open_roots: Ints = np.zeros(0, dtype=np.int64)
         self.nodes = 2
@@ -129,20 +134,20 @@ class _Trie:
                 self.open_roots = np.unique(here[anywhere])
             parent.append(keys // size)
             label.append(keys % size)
-            bonus.append(largest)
+            boosts.append(largest)
             ends.append(complete)
             self.levels.append(level)
             self.nodes += len(keys)
         nothing = np.zeros(0, dtype=np.int64)
         self.parent: Ints = np.concatenate([nothing, *parent])
         self.label: Ints = np.concatenate([nothing, *label])
-        self.bonus = np.concatenate([np.zeros(0), *bonus])
+        self.boost = np.concatenate([np.zeros(0), *boosts])
         self.ends = np.concatenate([np.zeros(0, dtype=bool), *ends])
         self.roots: Ints = self.levels[0] if self.levels else nothing
 
 
 def _failures(
-    shorter: Ints, labels: Ints, *, fail: Ints, keys: Ints, target: Ints, ends_word: npt.NDArray[np.bool_]
+    shorter: Ints, labels: Ints, *, fail: Ints, keys: Ints, target: Ints, opens: npt.NDArray[np.bool_]
 ) -> Ints:
     """For texts of a level: where they are without their first piece.
 
@@ -150,11 +155,11 @@ def _failures(
         shorter: [n] where their parents are without it; -1 where the parent is a root.
         labels: [n] their last piece.
     """
-    found = np.where(ends_word[labels], START, INSIDE)
+    found = np.where(opens[labels], START, INSIDE)
     rows = np.flatnonzero(shorter >= 0)
     here = shorter[rows]
     while len(rows):
-        wanted = here * len(ends_word) + labels[rows]
+        wanted = here * len(opens) + labels[rows]
         arc = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
         hit = keys[arc] == wanted
         found[rows[hit]] = target[arc[hit]]
@@ -164,12 +169,12 @@ def _failures(
     return found
 
 
-def join_graphs(graphs: Sequence[PhraseGraph], ends_word: Tensor) -> tuple[PhraseTables, tuple[int, ...]]:
+def join_graphs(graphs: Sequence[PhraseGraph], opens: Tensor) -> tuple[PhraseTables, tuple[int, ...]]:
     """The automata side by side, and the number of each one's first node.
 
     Args:
         graphs: at least one.
-        ends_word: [V] bool.
+        opens: [V] bool.
     """
     offsets = np.cumsum([0, *(graph.nodes for graph in graphs)])
     arcs = np.cumsum([0, *(len(graph.label) for graph in graphs)])
@@ -185,6 +190,6 @@ def join_graphs(graphs: Sequence[PhraseGraph], ends_word: Tensor) -> tuple[Phras
         ),
         credit=torch.from_numpy(np.concatenate([graph.credit for graph in graphs])),
         live=torch.from_numpy(np.concatenate([graph.live for graph in graphs])),
-        ends_word=ends_word.cpu(),
+        opens=opens.cpu(),
     )
-    return tables.to(ends_word.device), tuple(offsets[:-1].tolist())
+    return tables.to(opens.device), tuple(offsets[:-1].tolist())

@@ -14,6 +14,8 @@ from asr.errors import ConfigError
 from asr.model import Model
 from asr.vocabulary import Vocabulary
 
+_OPENING = tuple(' \t\n"“‘«([{¿¡')
+_FULL_LETTERS = 3
 _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 
 
@@ -34,10 +36,13 @@ class Spelling(Protocol):
     """A vocabulary, as phrases see it.
 
     Attributes:
-        ends_word: [V] bool, pieces after which a word may begin without a space.
+        opens: [V] bool, pieces after which a word may begin without a space.
+        weights: [V] float32, how much of a boost a piece has: a third for each of its letters, all from the third on.
+            One or two letters are how a hundred other words begin, and a piece once written is not taken back.
     """
 
-    ends_word: Tensor
+    opens: Tensor
+    weights: Tensor
 
     def spell(self, text: str) -> tuple[list[Spelt], str]:
         """All ways to write a phrase, the likeliest first, and what is to be said about it.
@@ -77,6 +82,11 @@ def casings(text: str) -> list[str]:
     return list(dict.fromkeys(forms))
 
 
+def _weights(letters: list[int]) -> Tensor:
+    """[V] of pieces with so many letters."""
+    return torch.tensor(letters).clamp(max=_FULL_LETTERS) / _FULL_LETTERS
+
+
 def _unspaced(character: str) -> bool:
     """Whether the character's script writes words without spaces between them."""
     return unicodedata.name(character, "").startswith(_UNSPACED)
@@ -94,8 +104,10 @@ class DecoderSpelling:
         size = writable.shape[0]
         pieces = (vocabulary.pieces + [b""] * size)[:size]
         self._vocabulary, self._writable = vocabulary, writable.tolist()[: vocabulary.special_from]
-        ends = [not piece[-1:].isalnum() and piece[-1:] < b"\x80" for piece in pieces]
-        self.ends_word = torch.tensor(ends, dtype=torch.bool)
+        opens = [piece.decode("utf-8", "ignore")[-1:] in _OPENING for piece in pieces]
+        self.opens = torch.tensor(opens, dtype=torch.bool)
+        letters = [sum(chr(byte).isalnum() or byte >= 128 for byte in piece) for piece in pieces]
+        self.weights = _weights(letters)
 
     @classmethod
     def of(cls, model: Model) -> DecoderSpelling:
@@ -146,7 +158,8 @@ class CtcSpelling:
 
     def __init__(self, tokenizer: CtcTokenizer) -> None:
         self._tokenizer = tokenizer
-        self.ends_word = torch.ones(tokenizer.blank + 1, dtype=torch.bool)
+        self.opens = torch.ones(tokenizer.blank + 1, dtype=torch.bool)
+        self.weights = _weights([sum(map(str.isalnum, piece)) for piece in (*tokenizer.pieces, "")])
 
     def spell(self, text: str) -> tuple[list[Spelt], str]:
         """See `Spelling`: one way, since every word begins with a piece of its own."""

@@ -27,7 +27,7 @@ def random_tables(seed: int, vocabulary: int = 7, lists: int = 3) -> tuple[Phras
     def number(low: int, high: int) -> int:
         return int(torch.randint(low, high, (1,), generator=generator))
 
-    ends_word = torch.arange(vocabulary) % 3 == 0
+    opens = torch.arange(vocabulary) % 3 == 0
     graphs = []
     for _ in range(lists):
         entries = [
@@ -38,8 +38,8 @@ def random_tables(seed: int, vocabulary: int = 7, lists: int = 3) -> tuple[Phras
             )
             for _ in range(number(0, 9))
         ]
-        graphs.append(build_graph(entries, ends_word=ends_word.numpy()))
-    tables, offsets = join_graphs(graphs, ends_word)
+        graphs.append(build_graph(entries, opens=opens.numpy()))
+    tables, offsets = join_graphs(graphs, opens)
     return tables, torch.tensor(offsets)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lm_fusion.phrases_graph import Entry
 
 SIZE = 5
-ENDS_WORD = np.array([False, False, False, False, True])
+OPENS = np.array([False, False, False, False, True])
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Oracle:
 
     def _may_begin(self, text: tuple[int, ...], at: int) -> bool:
         anywhere = any(e.anywhere for e in self.entries if e.tokens[0] == text[at])
-        return anywhere or at == 0 or bool(ENDS_WORD[text[at - 1]])
+        return anywhere or at == 0 or bool(OPENS[text[at - 1]])
 
     def earned(self, text: tuple[int, ...]) -> float:
         """The sum of the scores of all its tokens."""

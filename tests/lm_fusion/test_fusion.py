@@ -57,15 +57,19 @@ def text_scores(fusion: TokenScorer, tokens: list[int], row: int = 0) -> list[fl
     return found
 
 
+# A boost of 3: the pieces of "dog" have a letter each, and so a third of it.
+
+
 def test_phrases_of_each_row(model: Model) -> None:
     fusion = Fusion.of(model, slots=3)
-    fusion.steer(0, Steering(phrases=fusion.builder.build(["dog"], boost=1.0)))
-    fusion.steer(1, Steering(phrases=fusion.builder.build(["dot"], boost=2.0)))
+    fusion.steer(0, Steering(phrases=fusion.builder.build(["dog"], boost=3.0)))
+    fusion.steer(1, Steering(phrases=fusion.builder.build(["dot"], boost=5.0)))
     dog, dot = model.vocabulary.encode(" dog"), model.vocabulary.encode(" dot")
     assert text_scores(fusion, dog, 0) == [1, 1, 1]
     assert text_scores(fusion, dot, 0) == [1, 1, -2]
-    assert text_scores(fusion, dog, 1) == [2, 2, -4]
-    assert text_scores(fusion, dot, 1) == [2, 2, 2]
+    five = round(1024 * 5 / 3) / 1024
+    assert text_scores(fusion, dog, 1) == [five, five, -2 * five]
+    assert text_scores(fusion, dot, 1) == [five, five, five]
     assert text_scores(fusion, dog, 2) == [0, 0, 0]
     # Rows in one call, in any order and one of them twice: each as alone.
     rows = torch.tensor([2, 1, 0, 1])
@@ -91,7 +95,7 @@ def test_rows_of_weight_zero_are_not_touched_by_their_neighbours(model: Model, l
 
 
 def test_the_ngram_and_phrases_add_up(model: Model, lm: Automaton) -> None:
-    fusion = Fusion.of(model, slots=1, lm=lm, lm_weight=0.5, phrases=["dog"], boost=1.0)
+    fusion = Fusion.of(model, slots=1, lm=lm, lm_weight=0.5, phrases=["dog"], boost=3.0)
     tokens = model.vocabulary.encode(" dog")
     states = lm.init_states(1)
     for token, score in zip(tokens, text_scores(fusion, tokens), strict=True):
@@ -102,7 +106,7 @@ def test_the_ngram_and_phrases_add_up(model: Model, lm: Automaton) -> None:
 
 def test_a_list_changes_at_the_next_step_and_old_states_stay_good(model: Model) -> None:
     fusion = Fusion.of(model, slots=1)
-    one, other = (fusion.builder.build([phrase], boost=1.0) for phrase in ("dog", "dot"))
+    one, other = (fusion.builder.build([phrase], boost=3.0) for phrase in ("dog", "dot"))
     d, o, g = model.vocabulary.encode(" dog")
     rows = torch.tensor([0])
     fusion.steer(0, Steering(phrases=one))
@@ -122,13 +126,13 @@ def test_a_list_set_after_a_border_knows_the_border(model: Model) -> None:
     rows = torch.tensor([0])
     quote, letter = (torch.tensor(model.vocabulary.encode(text)) for text in ("(", "a"))
     states = [fusion.advance(fusion.init_states(1), rows, token) for token in (quote, letter)]
-    fusion.steer(0, Steering(phrases=fusion.builder.build(["dog"], boost=1.0)))
+    fusion.steer(0, Steering(phrases=fusion.builder.build(["dog"], boost=3.0)))
     bare = model.vocabulary.encode("dog")[0]
     assert [float(fusion.scores(state, rows)[0, bare]) for state in (fusion.init_states(1), *states)] == [1, 1, 0]
 
 
 def test_a_row_that_nobody_steers_has_the_default(model: Model) -> None:
-    fusion = Fusion.of(model, slots=2, phrases=["dog"], boost=1.0)
+    fusion = Fusion.of(model, slots=2, phrases=["dog"], boost=3.0)
     dog = model.vocabulary.encode(" dog")
     fusion.steer(0, Steering())
     assert (text_scores(fusion, dog, 0), text_scores(fusion, dog, 1)) == ([0, 0, 0], [1, 1, 1])
@@ -170,7 +174,7 @@ def test_what_cannot_steer_is_refused(model: Model, lm: Automaton, tmp_path: Pat
             Steering(lm_weight=weight)
     with pytest.raises(PhraseError, match=r"must be from 0 to 5\.0"):
         Fusion.of(model, slots=1, phrases=["a"], boost=9)
-    fewer = type("Fewer", (), {"ends_word": torch.zeros(3, dtype=torch.bool)})()
+    fewer = type("Fewer", (), {"opens": torch.zeros(3, dtype=torch.bool)})()
     builder = Fusion.of(model, slots=1).builder
     builder.spelling = fewer
     with pytest.raises(LanguageModelError, match="pieces, the recogniser has 3"):

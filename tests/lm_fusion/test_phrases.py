@@ -50,16 +50,17 @@ def test_a_list_has_limits(builder: PhraseBuilder) -> None:
 
 def test_a_boost_of_zero_scores_nothing(builder: PhraseBuilder) -> None:
     assert builder.build(["the dog"], boost=0).graph.nodes == 2
-    own = builder.build([Phrase(text="a", boost=2.0)], boost=0).graph
-    assert own.credit.max() == 2.0  # the list's boost is for those that have none
+    own = builder.build([Phrase(text="a", boost=3.0)], boost=0).graph
+    assert own.credit.max() == 1.0  # the list's boost is for those that have none
 
 
 def test_phrases_have_the_lists_boost_or_their_own(builder: PhraseBuilder) -> None:
-    graph = builder.build([Phrase(text="a", boost=0.5), "b"], boost=2.0).graph
+    graph = builder.build([Phrase(text="a", boost=0.75), "b", "the"], boost=3.0).graph
     credit = {int(label): graph.credit[target] for label, target in zip(graph.label, graph.target, strict=True)}
     encode = builder.spelling.spell
-    assert credit[encode("a")[0][0].tokens[0]] == 0.5
-    assert credit[encode("b")[0][0].tokens[0]] == 2.0
+    assert credit[encode("a")[0][0].tokens[0]] == 0.25
+    assert credit[encode("b")[0][0].tokens[0]] == 1.0
+    assert credit[encode("the")[0][0].tokens[0]] == 3.0  # three letters in one piece have all of the boost
 
 
 def test_equal_lists_are_built_once(builder: PhraseBuilder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 
 from kernels.dispatch import dispatch
 from lm_fusion.phrases_graph import GRAIN, INSIDE, START, Entry, build_graph, join_graphs
-from tests.lm_fusion.phrase_oracle import ENDS_WORD, SIZE, Oracle, entry_lists, texts
+from tests.lm_fusion.phrase_oracle import OPENS, SIZE, Oracle, entry_lists, texts
 
-ENDS = torch.from_numpy(ENDS_WORD)
+OPEN = torch.from_numpy(OPENS)
 SCORES, ADVANCE = dispatch("phrases.scores", "reference"), dispatch("phrases.advance", "reference")
 
 
@@ -21,7 +21,7 @@ def entry(*tokens: int, boost: float = 1.0, anywhere: bool = True) -> Entry:
 
 def walk(entries: list[Entry], text: tuple[int, ...]) -> list[float]:
     """The score of each token of a text."""
-    tables, (root,) = join_graphs([build_graph(entries, ends_word=ENDS_WORD)], ENDS)
+    tables, (root,) = join_graphs([build_graph(entries, opens=OPENS)], OPEN)
     node, roots = torch.tensor([root + START]), torch.tensor([root])
     found = []
     for token in text:
@@ -60,7 +60,7 @@ def test_a_phrase_without_its_own_space_begins_only_behind_a_border() -> None:
 
 
 def test_no_phrases_score_nothing() -> None:
-    graph = build_graph([], ends_word=ENDS_WORD)
+    graph = build_graph([], opens=OPENS)
     assert graph.nodes == 2
     assert walk([], (0, 4, 1)) == [0, 0, 0]
 
@@ -69,6 +69,13 @@ def test_boosts_are_rounded_to_what_adds_up_exactly() -> None:
     scores = walk([entry(*([0] * 20), boost=0.1)], (*([0] * 19), 1))
     assert scores[0] == pytest.approx(0.1, abs=0.5 / GRAIN)
     assert sum(scores) == 0
+
+
+def test_a_piece_has_its_share_of_the_boost() -> None:
+    weights = np.array([0.5, 1, 0, 1, 1], dtype=np.float32)
+    graph = build_graph([entry(0, 1, 2, boost=2.0)], opens=OPENS, weights=weights)
+    assert graph.credit.tolist() == [0, 0, 1, 3, 3]
+    assert graph.live.tolist() == [0, 0, 1, 3, 0]
 
 
 @given(entries=entry_lists(), text=texts)
@@ -83,7 +90,7 @@ def test_a_text_has_earned_what_its_phrases_are_worth(entries: list[Entry], text
 @given(entries=entry_lists(), text=texts)
 @settings(max_examples=60, deadline=None)
 def test_every_token_is_scored_as_if_it_came_next(entries: list[Entry], text: tuple[int, ...]) -> None:
-    tables, (root,) = join_graphs([build_graph(entries, ends_word=ENDS_WORD)], ENDS)
+    tables, (root,) = join_graphs([build_graph(entries, opens=OPENS)], OPEN)
     node = torch.tensor([root])
     for token in text:
         node = ADVANCE(tables, node, torch.tensor([token]), torch.tensor([root]))
@@ -96,7 +103,7 @@ def test_every_token_is_scored_as_if_it_came_next(entries: list[Entry], text: tu
 @settings(max_examples=60, deadline=None)
 def test_graphs_side_by_side_are_as_alone(one: list[Entry], two: list[Entry], text: tuple[int, ...]) -> None:
     lists = [one, two, []]
-    tables, offsets = join_graphs([build_graph(entries, ends_word=ENDS_WORD) for entries in lists], ENDS)
+    tables, offsets = join_graphs([build_graph(entries, opens=OPENS) for entries in lists], OPEN)
     nodes = roots = torch.tensor(offsets)
     alone = [walk(entries, text) for entries in lists]
     for at, token in enumerate(text):
@@ -105,7 +112,7 @@ def test_graphs_side_by_side_are_as_alone(one: list[Entry], two: list[Entry], te
 
 
 def test_roots_of_all_graphs_have_the_same_numbers() -> None:
-    graph = build_graph([entry(0, anywhere=False), entry(1)], ends_word=ENDS_WORD)
+    graph = build_graph([entry(0, anywhere=False), entry(1)], opens=OPENS)
     assert graph.fail[[START, INSIDE]].tolist() == [-1, -1]
     arcs = [graph.label[graph.first_arc[n] : graph.first_arc[n + 1]].tolist() for n in (START, INSIDE)]
     assert arcs == [[0, 1], [1]]

@@ -84,16 +84,36 @@ def test_special_pieces_are_never_boosted(vocabulary: Vocabulary) -> None:
     assert all(max(way.tokens) < vocabulary.special_from for way in spelling_of(vocabulary).spell(special)[0])
 
 
-def test_pieces_that_end_no_letter_end_a_word(vocabulary: Vocabulary) -> None:
-    ends = spelling_of(vocabulary).ends_word
-    for text, expected in ((" ", True), ("(", True), ("'", True), ("a", False), ("5", False), ("é", False)):
-        assert bool(ends[vocabulary.encode(text)[-1]]) is expected
+def test_any_phrase_may_begin_behind_a_space_or_an_opening_sign(vocabulary: Vocabulary) -> None:
+    opens = spelling_of(vocabulary).opens
+    for text, expected in (
+        (" ", True),
+        ("(", True),
+        ('"', True),
+        ("-", False),
+        ("'", False),
+        ("a", False),
+        ("é", False),
+    ):
+        assert bool(opens[vocabulary.encode(text)[-1]]) is expected, text
+
+
+def test_a_piece_has_a_third_of_the_boost_for_each_letter(vocabulary: Vocabulary, tmp_path: Path) -> None:
+    weights = spelling_of(vocabulary).weights
+    for text, expected in ((" ", 0), ("-", 0), ("a", 1 / 3), (" a", 1 / 3), ("he", 2 / 3), (" the", 1), (" don", 1)):
+        (token,) = vocabulary.encode(text)
+        assert float(weights[token]) == pytest.approx(expected), text
+    tokenizer = write_ctc_tokenizer(tmp_path)
+    head = CtcSpelling(tokenizer).weights
+    for token, piece in enumerate(tokenizer.pieces):
+        assert float(head[token]) == pytest.approx(min(3, sum(map(str.isalpha, piece))) / 3)
+    assert float(head[tokenizer.blank]) == 0
 
 
 def test_a_models_own_spelling_knows_what_it_may_write(tmp_path: Path) -> None:
     model = tiny_model(tmp_path)
     spelling = DecoderSpelling.of(model)
-    assert spelling.ends_word.shape == (model.config.vocabulary,)
+    assert spelling.opens.shape == (model.config.vocabulary,)
     assert spelling.spell("OH")[0][0].tokens == tuple(model.vocabulary.encode(" oh"))  # it writes no capital O
     assert spelling.piece(model.vocabulary.encode(" oh")[0]) == " o"
 
@@ -105,7 +125,7 @@ def test_the_ctc_head_spells_lower_case(tmp_path: Path) -> None:
     assert [tokenizer.decode(way.tokens) for way in ways] == ["the cat's dog"]
     assert (remark, ways[0].anywhere) == ("", True)
     assert spelling.piece(ways[0].tokens[0]).startswith("▁")
-    assert spelling.ends_word.shape == (tokenizer.blank + 1,)
+    assert spelling.opens.shape == (tokenizer.blank + 1,)
     assert spelling.spell("R2") == ([], "the CTC head spells only a to z, not 2")
     assert spelling.spell("...") == ([], "the CTC head spells only a to z, not '...'")
     (ways, remark) = spelling.spell("naïve")
