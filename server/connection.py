@@ -51,6 +51,7 @@ class Connection:
         self._server, self._socket, self._session = server, socket, session
         self._written, self._room = asyncio.Event(), asyncio.Event()
         self._heard_ms = server.clock()
+        self._deaf = False  # who does not read hears nothing
         self.told_all = False
 
     def wake(self) -> None:
@@ -214,8 +215,10 @@ class Connection:
             or session.outbox.full
         ):
             self._room.clear()
+            self._deaf = True
             await self._room.wait()
-            self._heard_ms = self._server.clock()  # not reading, one hears nothing
+        if self._deaf:
+            self._deaf, self._heard_ms = False, self._server.clock()
 
     # -- to the client -------------------------------------------------------------------------------------------
 
@@ -236,7 +239,7 @@ class Connection:
     async def _keep(self) -> None:
         """Ends when the other side shows no sign of life."""
         quiet_ms = self._server.settings.quiet_ms
-        while self._server.clock() - self._heard_ms < quiet_ms:
+        while self._deaf or self._server.clock() - self._heard_ms < quiet_ms:
             pong = await self._socket.ping()
             asyncio.ensure_future(pong).add_done_callback(self._pong)
             await asyncio.sleep(min(PING_SECONDS, quiet_ms / 3000))

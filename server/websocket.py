@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -33,11 +34,33 @@ LOG = logging.getLogger(__name__)
 TICK_SECONDS = 0.5
 QUIET_BEAT_MS = 10_000
 STREAM_PATH = "/v1/stream"
+RECEIVE_BYTES = 64 * 1024
+BACKLOG = 256
 
 
 def monotonic_ms() -> float:
     """The server's clock."""
     return time.monotonic() * 1000
+
+
+def listen_on(host: str, port: int) -> socket.socket:
+    """A listening socket whose connections hold little that was not read: what a client sends after a lot of audio, its
+    pings too, would otherwise wait in the system's buffers for minutes.
+
+    Raises:
+        OSError: if the address cannot be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+        found.bind((host, port))
+        found.listen(BACKLOG)
+    except BaseException:
+        found.close()
+        raise
+    return found
 
 
 class CaptionServer:
@@ -112,11 +135,11 @@ class CaptionServer:
             OSError: if the address cannot be had.
         """
         self._loop = asyncio.get_running_loop()
+        listening = listen_on(self.settings.host, self.settings.port)
         self.worker.start()
         self._server = await serve(
             self._serve,
-            self.settings.host,
-            self.settings.port,
+            sock=listening,
             ssl=self._tls,
             process_request=self._answer,
             compression=None,  # costs memory for each connection and saves little on audio
@@ -172,37 +195,37 @@ class CaptionServer:
 
     # -- a connection's life -------------------------------------------------------------------------------------
 
-    async def _serve(self, socket: ServerConnection) -> None:
+    async def _serve(self, connected: ServerConnection) -> None:
         self._open_sockets += 1
         self.metrics.connections.set(self._open_sockets)
         try:
-            admitted = await self._admit(socket)
+            admitted = await self._admit(connected)
             if admitted is not None:
-                await self._talk(socket, *admitted)
+                await self._talk(connected, *admitted)
         except ConnectionClosed:
             pass  # before there was a session, or while it was refused
         finally:
             self._open_sockets -= 1
             self.metrics.connections.set(self._open_sockets)
 
-    async def _admit(self, socket: ServerConnection) -> tuple[LiveSession, Start] | None:
+    async def _admit(self, connected: ServerConnection) -> tuple[LiveSession, Start] | None:
         """The session of a new connection; None if it was refused."""
         try:
-            start = await self._first_message(socket)
+            start = await self._first_message(connected)
             if start.resume is not None:
                 return self._resume(start, start.resume), start
             return await self._open(start), start
         except EarlybirdError as error:
             code = error_code(error)
             self.metrics.refused.labels(code).inc()
-            await socket.send(encode("error", code=code, text=error_text(error), fatal=True))
-            await socket.close(1013 if code == "overloaded" else 1008, code)
+            await connected.send(encode("error", code=code, text=error_text(error), fatal=True))
+            await connected.close(1013 if code == "overloaded" else 1008, code)
             return None
 
-    async def _first_message(self, socket: ServerConnection) -> Start:
+    async def _first_message(self, connected: ServerConnection) -> Start:
         try:
             async with asyncio.timeout(self.settings.start_ms / 1000):
-                first = await socket.recv()
+                first = await connected.recv()
         except TimeoutError:
             raise ProtocolError(
                 "start_timeout", f"no message within {self.settings.start_ms} ms; `start` must come first"
@@ -212,8 +235,8 @@ class CaptionServer:
         start = parse(first)
         if not isinstance(start, Start):
             raise ProtocolError("bad_sequence", f"the first message is {type(start).__name__.lower()}; `start` must be")
-        assert socket.request is not None
-        given = bearer(socket.request.headers.get("Authorization")) or start.token
+        assert connected.request is not None
+        given = bearer(connected.request.headers.get("Authorization")) or start.token
         if self.settings.tokens and not token_fits(given, self.settings.tokens):
             raise ProtocolError("unauthorized", "a bearer token of this server is needed, in a header or in `start`")
         return start
@@ -255,10 +278,10 @@ class CaptionServer:
         self.metrics.resumed.inc()
         return session
 
-    async def _talk(self, socket: ServerConnection, session: LiveSession, start: Start) -> None:
+    async def _talk(self, connected: ServerConnection, session: LiveSession, start: Start) -> None:
         """Both directions of a connection until it ends, and what becomes of its session then."""
         old = self._connections.get(session.key)
-        connection = Connection(self, socket, session)
+        connection = Connection(self, connected, session)
         self._connections[session.key] = connection
         session.connection, session.away_ms = connection, None
         if old is not None:

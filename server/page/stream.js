@@ -26,7 +26,7 @@ export class CaptionStream {
     this.ending = false;
     this.over = false;
     this.tries = 0;
-    this.later = []; // messages for when the session is there
+    this.newest = {}; // settings changed since the start
     this.connect();
   }
 
@@ -61,8 +61,7 @@ export class CaptionStream {
     this.forget(message.received_bytes);
     this.ready = true;
     for (const piece of this.kept) this.socket.send(piece);
-    for (const text of this.later) this.socket.send(text);
-    this.later = [];
+    if (Object.keys(this.newest).length) this.send({ type: "update", ...this.newest });
     if (this.ending) this.send({ type: "end" });
   }
 
@@ -91,11 +90,10 @@ export class CaptionStream {
     if (this.ready && this.socket.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(message));
   }
 
-  /** Another setting; at once, or as soon as the session is there. */
+  /** Another setting; at once, or as soon as the session is there (again). */
   update(fields) {
-    const text = JSON.stringify({ type: "update", ...fields });
-    if (this.ready) this.socket.send(text);
-    else this.later.push(text);
+    Object.assign(this.newest, fields);
+    this.send({ type: "update", ...fields });
   }
 
   end() {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,27 +14,27 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from asr.model import Model
 from server.settings import ServeSettings
-from server.websocket import CaptionServer
+from server.websocket import CaptionServer, monotonic_ms
 
 Message = dict[str, Any]
-SECONDS = 30.0
-"""A scenario that takes longer hangs."""
 
 
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    """Runs a scenario; one that hangs fails."""
+def run(scenario: Coroutine[Any, Any, None], seconds: float = 60.0) -> None:
+    """Runs a scenario; one that takes longer hangs, and fails."""
 
     async def limited() -> None:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(seconds):
             await scenario
 
     asyncio.run(limited())
 
 
 @asynccontextmanager
-async def serving(model: Model, **options: Any) -> AsyncIterator[CaptionServer]:
+async def serving(
+    model: Model, *, clock: Callable[[], float] = monotonic_ms, **options: Any
+) -> AsyncIterator[CaptionServer]:
     settings = ServeSettings(**{"port": 0, "max_sessions": 3, "delay_ms": 80, "chunk_ms": 80, **options})
-    async with CaptionServer(model, settings) as server:
+    async with CaptionServer(model, settings, clock=clock) as server:
         yield server
 
 
@@ -78,16 +79,23 @@ class Client:
 
 
 @asynccontextmanager
-async def client(server: CaptionServer, **options: Any) -> AsyncIterator[Client]:
-    """A connection without a session."""
-    async with connect(url(server), **{"compression": None, **options}) as socket:
-        yield Client(socket)
+async def client(server: CaptionServer, *, receive_bytes: int | None = None, **options: Any) -> AsyncIterator[Client]:
+    """A connection without a session; `receive_bytes`: how much the system keeps for one that does not read."""
+    plain = socket.socket()
+    plain.setblocking(False)
+    if receive_bytes is not None:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    await asyncio.get_running_loop().sock_connect(plain, ("127.0.0.1", server.port))
+    async with connect(url(server), sock=plain, **{"compression": None, **options}) as connected:
+        yield Client(connected)
 
 
 @asynccontextmanager
-async def session(server: CaptionServer, **fields: object) -> AsyncIterator[Client]:
+async def session(
+    server: CaptionServer, *, receive_bytes: int | None = None, **fields: object
+) -> AsyncIterator[Client]:
     """A connection with a session; its `ready` is its first message."""
-    async with client(server) as one:
+    async with client(server, receive_bytes=receive_bytes) as one:
         await one.say("start", **{"encoding": "pcm_f32le", "sample_rate": 16_000, **fields})
         await one.until("ready")
         yield one
