@@ -254,6 +254,6 @@ def _discounts(of: Longs) -> tuple[tuple[float, float, float], bool]:
     if of[1] and of[2] and of[3]:
         y = of[1] / (of[1] + 2 * of[2])
         found = [j - (j + 1) * y * of[j + 1] / of[j] for j in (1, 2, 3)]
-        if all(0 <= discount <= j for j, discount in enumerate(found, start=1)):
+        if min(found) >= 0:
             return (float(found[0]), float(found[1]), float(found[2])), True
     return FALLBACK_DISCOUNTS, False

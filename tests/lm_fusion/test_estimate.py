@@ -59,6 +59,9 @@ def test_the_numbers_of_lmplz() -> None:
     # tests/lm_fusion/README.md: how lmplz was called. Pruned, order 1 with fallback discounts, the others without.
     found = of_lines((HERE / "lmplz.txt").read_text(encoding="utf-8").splitlines(), order=4, prune=(0, 0, 0, 1))
     assert found.fallback == (1,)
+    printed = [(0.539095, 1.39352, 1.97315), (0.728155, 1.50069, 2.27184), (0.866667, 1.17561, 2.46667)]
+    for discounts, theirs in zip(found.discounts[1:], printed, strict=True):
+        assert discounts == pytest.approx(theirs, rel=1e-5)
     assert largest_difference(found.ngrams, read_arpa(HERE / "lmplz.arpa")) < 1e-5
 
 

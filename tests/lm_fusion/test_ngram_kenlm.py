@@ -57,7 +57,7 @@ def test_the_automaton_by_asking(tmp_path: Path, seed: int) -> None:
 def test_a_model_that_is_too_large_is_refused() -> None:
     pytest.importorskip("kenlm")
     with pytest.raises(
-        LanguageModelError, match=r"takes 1296 queries or more, at most 1000 are made; give the ARPA file"
+        LanguageModelError, match=r"takes 1369 queries or more, at most 1000 are made; give the ARPA file"
     ):
         read_kenlm(FIXTURE, fixture_units(), most_queries=1000)
 
