@@ -15,6 +15,7 @@ EarlybirdError
 ├── KernelUnavailable           a kernel backend that was asked for by name and is not there
 ├── StreamClosed                a call on a session that has ended
 ├── Overloaded                  no free slot
+├── WorkerDied                  a worker process that ended by itself, with a file or before it had one
 ├── ProtocolError               a message on a connection that cannot be used
 └── SpeculationBudgetExceeded   a draft longer than the key-value memory can take back
 ```
@@ -79,6 +80,10 @@ class StreamClosed(EarlybirdError):
 
 class Overloaded(EarlybirdError):
     """No free slot."""
+
+
+class WorkerDied(EarlybirdError):
+    """A worker process that ended by itself, with a file or before it had one."""
 
 
 class ProtocolError(EarlybirdError):

@@ -24,6 +24,7 @@ import torch
 
 import asr
 from asr.comparison import KeywordCounts, count_keywords, paired_difference
+from asr.jobs import transcribe_streams
 from asr.metrics import bootstrap_interval, count_errors, sum_word_errors
 from asr.model import Model
 from asr.resample import Samples
@@ -36,7 +37,6 @@ from lm_fusion.phrases import DEFAULT_BOOST, MAX_BOOST, PhraseList
 from recipes.bias_lists import clip_keywords, distractors, list_for, word_counts
 from recipes.data import Clip, load_audio, read_manifest
 from recipes.evaluate import chosen_clips
-from streaming.files import transcribe_streams
 
 OWN_LIST_SIZE = 1_000
 """Up to here each clip has a list of its own."""

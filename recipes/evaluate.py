@@ -20,6 +20,7 @@ import torch
 
 import asr
 from asr.errors import ConfigError
+from asr.jobs import transcribe_streams
 from asr.metrics import (
     CharacterErrors,
     CorpusErrors,
@@ -37,7 +38,6 @@ from asr.words import Transcript
 from recipes import awed
 from recipes.align import AlignedClip, align_manifest, read_alignments
 from recipes.data import Clip, group_by_subset, load_audio, read_manifest
-from streaming.files import transcribe_streams
 
 
 def chosen_clips(manifest: Path, *, every: int, subsets: Sequence[str]) -> tuple[Clip, ...]:

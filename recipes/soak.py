@@ -28,6 +28,7 @@ import torch
 
 import asr
 from asr.errors import ConfigError, EarlybirdError
+from asr.jobs import transcribe_streams
 from asr.metrics import WordErrors, count_errors, sum_word_errors
 from asr.model import Model
 from asr.resample import Samples
@@ -40,7 +41,6 @@ from recipes.data import Clip, load_audio, read_manifest
 from recipes.located import Located, TimedText, count_by_place, is_near, locate
 from recipes.mixing import Joined, Placed, at_level, cut_pieces, join_clips, looped, pink_noise, white_noise
 from streaming.events import Words
-from streaming.files import transcribe_streams
 from streaming.session import Session
 
 LEVELS_DB = (-60, -50, -40, -30, -20)

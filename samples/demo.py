@@ -24,10 +24,10 @@ from rich.table import Table
 import asr
 from asr.audio import Samples, open_audio
 from asr.errors import ConfigError, EarlybirdError
+from asr.jobs import transcribe_streams
 from asr.metrics import WordErrors, count_errors, sum_word_errors
 from asr.units import SAMPLE_RATE, STEP_SAMPLES
 from asr.words import Transcript
-from streaming.files import transcribe_streams
 
 FOLDER = Path(__file__).resolve().parent
 

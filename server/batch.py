@@ -1,43 +1,72 @@
-"""Files and folders in, results out; one bad file never stops the others."""
+"""Files and folders in, results out: every file is accounted for, and the same command goes on where it was stopped."""
 
 from __future__ import annotations
 
-import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
 from typing import TextIO
 
 import numpy as np
 
-from asr.audio import Channel, Samples, display_path, open_audio
-from asr.errors import ConfigError, EarlybirdError
+import asr
+from asr.audio import display_path
+from asr.errors import ConfigError
+from asr.results import FileResult
 from asr.units import SAMPLE_RATE
-from asr.words import DraftCount, Transcript
-from server.engine import Job, Result
-from server.writers import RENDERERS, output_stems, render_json_line, result_name, write_atomically
-
-AUDIO_SUFFIXES = frozenset(
-    ".aac .ac3 .aif .aifc .aiff .amr .ape .au .avi .caf .flac .flv .m4a .m4b .m4v .mka .mkv .mov .mp2 .mp3 .mp4 .mpeg "
-    ".mpg .oga .ogg .ogv .opus .rf64 .snd .sph .ts .w64 .wav .webm .wma .wmv .wv".split()
+from asr.words import DraftCount
+from server.batch_worker import Outcome, WorkerSettings
+from server.dispatch import Task
+from server.inputs import Input, expected_seconds
+from server.journal import Entry, Journal, identity_of, settings_digest
+from server.progress import BatchProgress
+from server.writers import (
+    RENDERERS,
+    output_stems,
+    plain_text,
+    remove_parts,
+    render_json_line,
+    result_name,
+    write_atomically,
 )
-"""What is taken from a folder. A file named by itself is taken whatever its suffix."""
 
-Transcribe = Callable[[Iterable[Job]], Iterator[Result]]
+Transcribe = Callable[[Sequence[Task]], Iterator[Outcome]]
+"""The outcomes of all tasks, in any order; closed when no more are wanted."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Input:
-    """One audio file.
+class Stopped(BaseException):
+    """The process was asked to stop. Attributes: signal: by which signal."""
 
-    Attributes:
-        path: where it is.
-        name: its place below the output folder: relative to the folder that was given, or its bare name.
-    """
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = number
 
-    path: Path
-    name: PurePath
+
+@contextmanager
+def stop_on_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM raise `Stopped`, once: what follows is not disturbed by the second."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for one in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(one, signal.SIG_IGN)
+        raise Stopped(number)
+
+    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+        yield
+        return
+    before = {one: signal.signal(one, stop) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +75,9 @@ class BatchSettings:
 
     Attributes:
         formats: of `server.writers.RENDERERS`; exactly one where there is no `out`.
-        out: the folder for the results, or None for standard output.
-        channel: which channel to hear, from 0, or "mix".
+        out: the folder for the results and the journal, or None for standard output.
+        overwrite: whether what is done already is done again.
+        strict: whether a warning about a file makes it fail.
 
     Raises:
         ConfigError: if several formats would share standard output, or `out` is a file.
@@ -55,13 +85,16 @@ class BatchSettings:
 
     formats: tuple[str, ...] = ("txt",)
     out: Path | None = None
-    channel: Channel = "mix"
+    overwrite: bool = False
+    strict: bool = False
 
     def __post_init__(self) -> None:
         if self.out is None and len(self.formats) != 1:
             raise ConfigError(
                 f"standard output takes one format, {','.join(self.formats)} were given; name a folder with --out"
             )
+        if self.out is None and self.overwrite:
+            raise ConfigError("--overwrite needs results to overwrite; name their folder with --out")
         if self.out is not None and self.out.exists() and not self.out.is_dir():
             raise ConfigError(f"--out is {display_path(self.out)}, a file; a folder is needed")
 
@@ -71,13 +104,15 @@ class BatchSummary:
     """What a batch did.
 
     Attributes:
-        done: how many files have a result.
+        done: how many files have got a result; before: how many had one.
         failed: the files without one, each with its error.
         audio_samples, decoder_calls, decoder_rows, steps, drafts, delays_ms: totals of those done; a delay per word.
         wall_seconds: from the first byte read to the last result written.
+        stopped: the signal that ended it early.
     """
 
     done: int = 0
+    before: int = 0
     failed: list[tuple[Input, str]] = field(default_factory=list)
     audio_samples: int = 0
     decoder_calls: int = 0
@@ -86,17 +121,24 @@ class BatchSummary:
     steps: int = 0
     delays_ms: list[int] = field(default_factory=list)
     wall_seconds: float = 0.0
+    stopped: int | None = None
 
-    def add(self, transcript: Transcript) -> None:
+    @property
+    def exit_code(self) -> int:
+        """0 all is done, 1 some failed, 128 and the signal if it was stopped."""
+        return 128 + self.stopped if self.stopped is not None else 1 if self.failed else 0
+
+    def add(self, result: FileResult) -> None:
         """Count one more file that was done."""
         self.done += 1
-        self.audio_samples += transcript.audio_samples
-        self.decoder_calls += transcript.stats.decoder_calls
-        self.decoder_rows += transcript.stats.decoder_rows
-        for name, count in transcript.stats.drafts.items():
-            self.drafts[name] = self.drafts.get(name, DraftCount()) + count
-        self.steps += transcript.stats.steps
-        self.delays_ms += [word.delay_ms for word in transcript.words]
+        self.audio_samples += result.audio_samples
+        for transcript in result.transcripts:
+            self.decoder_calls += transcript.stats.decoder_calls
+            self.decoder_rows += transcript.stats.decoder_rows
+            for name, count in transcript.stats.drafts.items():
+                self.drafts[name] = self.drafts.get(name, DraftCount()) + count
+            self.steps += transcript.stats.steps
+            self.delays_ms += [word.delay_ms for word in transcript.words]
 
     def stats_line(self) -> str:
         """The figures in one line."""
@@ -120,44 +162,73 @@ class BatchSummary:
             figures.append(f"word delay median {median:.0f} ms, p90 {p90:.0f} ms")
         return ", ".join(figures)
 
-
-def find_inputs(paths: Sequence[Path], *, log: Callable[[str], None]) -> list[Input]:
-    """The audio files that `paths` name: files as they are, folders with all that lies below them, sorted.
-
-    Folders are searched for `AUDIO_SUFFIXES`; names that begin with a dot are skipped there, and links to folders are
-    not followed. A file reached twice is taken once. A path that is not there is kept: it fails by name in its turn.
-
-    Args:
-        paths: files and folders.
-        log: told about folders that give nothing.
-
-    Raises:
-        ConfigError: if nothing at all is found.
-    """
-    found: dict[str, Input] = {}
-    for path in paths:
-        members = [path]
-        if path.is_dir():
-            members = sorted(_audio_files_below(path, log=log))
-            if not members:
-                log(f"warning: no audio file below {display_path(path)}")
-        for member in members:
-            name = member.relative_to(path) if path.is_dir() else PurePath(member.name)
-            found.setdefault(os.path.abspath(member), Input(path=member, name=name))
-    if not found:
-        raise ConfigError(f"no audio file in {', '.join(display_path(path) for path in paths)}")
-    return list(found.values())
+    def closing_lines(self, files: int) -> list[str]:
+        """What a person reads at the end: totals, then the files that failed with their reasons."""
+        lines = []
+        if files > 1 or self.failed or self.stopped is not None:
+            counts = [f"{self.done} done", f"{self.before} done before", f"{len(self.failed)} failed"]
+            left = files - self.done - self.before - len(self.failed)
+            if not self.before:
+                del counts[1]
+            if left:
+                counts.append(f"{left} left")
+            lines.append(f"{files} files: {', '.join(counts)}")
+        if files > 1 and self.done and self.wall_seconds:
+            seconds = self.audio_samples / SAMPLE_RATE
+            lines.append(
+                f"{seconds / 3600:.2f} h of audio in {self.wall_seconds / 3600:.2f} h: "
+                f"{seconds / self.wall_seconds:.1f} × real time"
+            )
+        lines += [f"failed: {_named(entry, error)}" for entry, error in self.failed]
+        if self.stopped is not None:
+            lines.append(f"stopped by {signal.Signals(self.stopped).name}; the same command goes on from here")
+        return lines
 
 
-def _audio_files_below(folder: Path, *, log: Callable[[str], None]) -> Iterator[Path]:
-    def unreadable(error: OSError) -> None:
-        log(f"warning: cannot look into {display_path(error.filename)}: {error.strerror}")
+def _named(entry: Input, error: str) -> str:
+    shown = display_path(entry.path)
+    return error if shown in error else f"{shown}: {error}"
 
-    for parent, folders, files in os.walk(folder, onerror=unreadable):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in files:
-            if not name.startswith(".") and PurePath(name).suffix.lower() in AUDIO_SUFFIXES:
-                yield Path(parent, name)
+
+def result_settings(settings: WorkerSettings) -> dict[str, object]:
+    """All that the results of a batch depend on, files by their content."""
+    values: dict[str, object] = {
+        name: getattr(settings, name)
+        for name in ("model", "delay_ms", "chunk_ms", "channel", "vad", "draft", "draft_mode", "lm_weight", "boost")
+    }
+    values["version"] = version_of("earlybird-asr")
+    values["weights"] = _model_content(settings.model)
+    for name, path in (("lm", settings.lm), ("phrases", settings.phrases)):
+        identity = None if path is None else identity_of(path)
+        values[name] = None if identity is None else identity.hash
+    return values
+
+
+def version_of(package: str) -> str:
+    """Of an installed package, "source" where it runs from its source tree."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "source"
+
+
+def _model_content(name: str) -> dict[str, str]:
+    """The hashes of a model's files; none where there is no such model, which its loading will tell."""
+    assert asr.__file__ is not None
+    folder = Path(asr.__file__).parent / "checkpoints" / name
+    if not folder.is_dir():
+        folder = Path(name.removeprefix("whisper:"))
+    identities = ((path.name, identity_of(path)) for path in sorted(folder.glob("*")))
+    return {name: identity.hash for name, identity in identities if identity is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where an input's results go. Attributes: stem: the path without the suffix of a format; None: standard output."""
+
+    entry: Input
+    out: str = ""
+    stem: Path | None = None
 
 
 def run_batch(
@@ -165,75 +236,147 @@ def run_batch(
     inputs: Sequence[Input],
     settings: BatchSettings,
     *,
+    depends_on: Mapping[str, object],
     results: TextIO,
-    log: Callable[[str], None],
+    progress: BatchProgress,
 ) -> BatchSummary:
-    """Transcribe all inputs and write each result as soon as it is there.
+    """Transcribe all inputs that are not done yet and write each result as soon as it is there.
+
+    A result is done if the journal says so of the same content of the input, the same settings and at least the same
+    formats, and its files are there.
 
     Args:
-        transcribe: jobs to results, as `server.engine.transcribe_jobs` does.
+        transcribe: tasks to outcomes.
         inputs: what `find_inputs` found.
         settings: where the results go.
+        depends_on: the settings on which results depend.
         results: for the results where there is no output folder.
-        log: for warnings, errors and the summary, a line each.
+        progress: told how far it is, and warnings, errors and the summary, a line each.
 
     Raises:
-        ConfigError: before any work, if two inputs would be written to the same place.
+        ConfigError: before any work, if two inputs would be written to the same place, or another run writes there.
+        OSError: if the journal cannot be written.
     """
-    stems = output_stems(entry.name for entry in inputs) if settings.out is not None else {}
-    warnings: dict[str, list[str]] = {}
-    jobs = (
-        (str(index), _blocks(entry.path, settings.channel, warnings.setdefault(str(index), [])))
-        for index, entry in enumerate(inputs)
-    )
     summary = BatchSummary()
     started = time.perf_counter()
-    for key, result in transcribe(jobs):
-        entry = inputs[int(key)]
-        for warning in warnings[key]:
-            log(f"warning: {display_path(entry.path)}: {warning}")
-        if isinstance(result, EarlybirdError):
-            _fail(summary, entry, f"{type(result).__name__}: {result}", log=log)
-        elif settings.out is None:
-            results.write(_stream_line(result, entry, warnings[key], settings.formats[0], several=len(inputs) > 1))
-            results.flush()
-            summary.add(result)
-        else:
-            try:
-                _write(result, entry, warnings[key], settings.out / stems[entry.name], settings.formats)
-            except OSError as error:
-                _fail(summary, entry, f"result not written: {error.strerror}: {display_path(error.filename)}", log=log)
-            else:
-                summary.add(result)
+    if settings.out is None:
+        batch = _Batch(settings, summary, None, "", results, progress, several=len(inputs) > 1)
+        batch.run(transcribe, [_Place(entry=entry) for entry in inputs])
+    else:
+        stems = output_stems(entry.name for entry in inputs)
+        places = [
+            _Place(entry=entry, out=result_name(stems[entry.name]), stem=settings.out / stems[entry.name])
+            for entry in inputs
+        ]
+        digest = settings_digest(depends_on)
+        with Journal(settings.out) as journal:
+            remove_parts({place.stem.parent for place in places if place.stem is not None})
+            batch = _Batch(settings, summary, journal, digest, results, progress, several=len(inputs) > 1)
+            left = [place for place in places if not batch.is_done(place)]
+            summary.before = len(places) - len(left)
+            journal.begin(
+                {"begun": datetime.now(UTC).isoformat(timespec="seconds"), "files": len(inputs), "left": len(left)}
+                | {"digest": digest, "settings": dict(depends_on)}
+            )
+            batch.run(transcribe, left)
     summary.wall_seconds = time.perf_counter() - started
-    assert summary.done + len(summary.failed) == len(inputs), "every job has exactly one result"
-    if len(inputs) > 1 or summary.failed:
-        log(f"{len(inputs)} files: {summary.done} done, {len(summary.failed)} failed")
-    for entry, _ in summary.failed:
-        log(f"failed: {display_path(entry.path)}")
+    for line in summary.closing_lines(len(inputs)):
+        progress.log(line)
     return summary
 
 
-def _blocks(path: Path, channel: Channel, warnings: list[str]) -> Iterator[Samples]:
-    """Opens the file when its first block is asked for."""
-    with open_audio(path, channel=channel) as source:
-        yield from source.blocks()
-        warnings += source.warnings
+@dataclass
+class _Batch:
+    settings: BatchSettings
+    summary: BatchSummary
+    journal: Journal | None
+    digest: str
+    results: TextIO
+    progress: BatchProgress
+    several: bool
+
+    def is_done(self, place: _Place) -> bool:
+        """Whether an earlier run has done this very work."""
+        entry = self.journal.entries.get(place.out) if self.journal is not None else None
+        if entry is None or place.stem is None or self.settings.overwrite or entry.status != "done":
+            return False
+        if entry.settings != self.digest or not set(self.settings.formats) <= set(entry.formats):
+            return False
+        if entry.warnings and self.settings.strict:
+            return False
+        if not all(_output(place.stem, format).is_file() for format in self.settings.formats):
+            return False
+        return entry.identity is not None and entry.identity == identity_of(place.entry.path)
+
+    def run(self, transcribe: Transcribe, places: Sequence[_Place]) -> None:
+        """The longest first, so that files of like length are decoded together and the end is not one long file."""
+        lengths = [expected_seconds(place.entry.path) if len(places) > 1 else 0.0 for place in places]
+        order = sorted(range(len(places)), key=lambda at: -lengths[at])
+        tasks = [Task(index=at, path=places[at].entry.path) for at in order]
+        left = len(tasks)
+        self.progress.begin(files=len(tasks), seconds=sum(lengths))
+        try:
+            with stop_on_signals(), closing(transcribe(tasks) if tasks else iter(())) as outcomes:  # type: ignore[type-var]
+                for outcome in outcomes:
+                    self._take(places[outcome.index], outcome)
+                    seconds = outcome.result.audio_samples / SAMPLE_RATE
+                    self.progress.finished(expected=lengths[outcome.index], seconds=seconds)
+                    left -= 1
+            assert not left, "every task has exactly one outcome"
+        except Stopped as stop:
+            self.summary.stopped = stop.signal
+        finally:
+            self.progress.close()
+
+    def _take(self, place: _Place, outcome: Outcome) -> None:
+        result = outcome.result
+        for warning in result.warnings:
+            self.progress.log(f"warning: {display_path(place.entry.path)}: {warning}")
+        error = None
+        if result.error is not None:
+            error = f"{type(result.error).__name__}: {result.error}"
+        elif self.settings.strict and result.warnings:
+            error = f"strict: {'; '.join(result.warnings)}"
+        elif place.stem is None:
+            self.results.write(self._line(result, place.entry))
+            self.results.flush()
+        else:
+            try:
+                for format in self.settings.formats:
+                    text = RENDERERS[format](result, result_name(place.entry.path))
+                    write_atomically(_output(place.stem, format), text)
+            except OSError as problem:
+                error = f"result not written: {problem.strerror}: {display_path(problem.filename or place.stem)}"
+        if error is None:
+            self.summary.add(result)
+        else:
+            self.progress.log(f"error: {_named(place.entry, error)}")
+            self.summary.failed.append((place.entry, error))
+        if self.journal is not None:
+            self.journal.add(self._entry(place, outcome, error))
+
+    def _entry(self, place: _Place, outcome: Outcome, error: str | None) -> Entry:
+        entry = Entry(
+            file=display_path(place.entry.path),
+            out=place.out,
+            status="failed",
+            seconds=round(outcome.seconds, 3),
+            audio_seconds=outcome.result.audio_samples / SAMPLE_RATE,
+            error=error,
+            warnings=outcome.result.warnings,
+            identity=outcome.identity,
+            settings=self.digest,
+        )
+        return entry if error is not None else replace(entry, status="done", formats=self.settings.formats)
+
+    def _line(self, result: FileResult, entry: Input) -> str:
+        format = self.settings.formats[0]
+        if format == "json":
+            return render_json_line(result, result_name(entry.path))
+        if format == "txt" and self.several:
+            return "".join(f"{display_path(entry.path)}\t{line}\n" for line in plain_text(result).split("\n"))
+        return RENDERERS[format](result, result_name(entry.path)) or ("\n" if format == "txt" else "")
 
 
-def _fail(summary: BatchSummary, entry: Input, error: str, *, log: Callable[[str], None]) -> None:
-    shown = display_path(entry.path)
-    log(f"error: {error}" if shown in error else f"error: {shown}: {error}")
-    summary.failed.append((entry, error))
-
-
-def _stream_line(transcript: Transcript, entry: Input, warnings: Sequence[str], format: str, *, several: bool) -> str:
-    if format == "json":
-        return render_json_line(transcript, result_name(entry.path), warnings)
-    return f"{display_path(entry.path)}\t{transcript.text}\n" if several else f"{transcript.text}\n"
-
-
-def _write(transcript: Transcript, entry: Input, warnings: Sequence[str], stem: Path, formats: Sequence[str]) -> None:
-    for format in formats:
-        text = RENDERERS[format](transcript, result_name(entry.path), warnings)
-        write_atomically(stem.with_name(f"{stem.name}.{format}"), text)
+def _output(stem: Path, format: str) -> Path:
+    return stem.with_name(f"{stem.name}.{format}")

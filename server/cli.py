@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from asr.errors import ConfigError, EarlybirdError
-from server import live_cli, lm_cli
-
-if TYPE_CHECKING:
-    from asr.channels import Channel
+from asr.errors import EarlybirdError
+from server import batch_cli, live_cli, lm_cli
 
 DEFAULT_MODEL = "earlybird-en"
 DEFAULT_DELAY_MS = 480
 DEFAULT_CHUNK_MS = 320
-DEFAULT_BATCH_SIZE = 4
-
-EXIT_CODES = (
-    "Exit codes: 0 everything was done; 1 some files failed (the others have results); 2 wrong usage or settings."
-)
 
 app = typer.Typer(
     add_completion=False,
@@ -32,6 +23,7 @@ app = typer.Typer(
     help="Streaming speech recognition: what was said, and how soon each word was committed.",
 )
 app.add_typer(lm_cli.app, name="lm")
+app.command(epilog=batch_cli.EXIT_CODES)(batch_cli.transcribe)
 LIVE_EXIT_CODES = (
     "Exit codes: 0 it ended as it should; 1 the connection or the server failed; 2 wrong usage or settings."
 )
@@ -53,22 +45,6 @@ def log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def parse_channel(channel: str) -> Channel:
-    """A channel's number, or "mix".
-
-    Raises:
-        ConfigError: if it is neither.
-
-    >>> parse_channel("1")
-    1
-    """
-    if channel == "mix":
-        return "mix"
-    if not (channel.isascii() and channel.isdigit()):
-        raise ConfigError(f"--channel is {channel!r}; it must be 'mix' or a number from 0")
-    return int(channel)
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
@@ -84,76 +60,6 @@ def _root(
     ] = False,
 ) -> None:
     """Global options."""
-
-
-@app.command(epilog=EXIT_CODES)
-def transcribe(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Audio files, and folders of them.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the results, the tree kept; else standard output.")
-    ] = None,
-    formats: Annotated[
-        str | None,
-        typer.Option("--format", help="txt,json: with --out both, on standard output txt unless told otherwise."),
-    ] = None,
-    delay_ms: DelayOption = DEFAULT_DELAY_MS,
-    chunk_ms: ChunkOption = DEFAULT_CHUNK_MS,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Files decoded at once.")] = DEFAULT_BATCH_SIZE,
-    threads: Annotated[
-        int, typer.Option("--threads", min=1, help="PyTorch threads; a small model gains little from more than 1.")
-    ] = 1,
-    device: DeviceOption = "cpu",
-    channel: Annotated[str, typer.Option("--channel", help="A channel's number from 0, or mix.")] = "mix",
-    draft: Annotated[
-        str, typer.Option("--draft", help="Who drafts for the decoder: none, wait, ctc, mtp or auto.")
-    ] = "auto",
-    draft_mode: Annotated[
-        str,
-        typer.Option("--draft-mode", help="exact: the text stays the same; relaxed and ctc-shortcut: it may change."),
-    ] = "exact",
-    lm: Annotated[Path | None, typer.Option("--lm", help="An n-gram model of `earlybird lm build`.")] = None,
-    lm_weight: Annotated[float | None, typer.Option("--lm-weight", help="How much it counts, 0 to 2.")] = None,
-    phrases: Annotated[
-        Path | None,
-        typer.Option("--phrases", help="Phrases to recognise more readily, one a line; a tab and a boost may follow."),
-    ] = None,
-    boost: Annotated[float | None, typer.Option("--boost", help="Of the other phrases: nats a piece, 0 to 5.")] = None,
-    model: ModelOption = DEFAULT_MODEL,
-    stats: Annotated[bool, typer.Option("--stats", help="Print totals to standard error at the end.")] = False,
-) -> None:
-    """Transcribe files as if they were streams: the text depends on --delay-ms and --chunk-ms alone.
-
-    Results go to standard output or, with --out, to one file per input and format (stems that collide keep their
-    suffix: a.mp3.json, a.wav.json). Warnings and errors go to standard error.
-    """
-    from server.batch import BatchSettings, find_inputs, run_batch
-    from server.engine import load_model, load_scorer, transcribe_jobs
-    from server.writers import parse_formats
-
-    chosen = parse_formats(formats) if formats is not None else ("txt", "json") if out is not None else ("txt",)
-    settings = BatchSettings(formats=chosen, out=out, channel=parse_channel(channel))
-    inputs = find_inputs(paths, log=log)
-    loaded = load_model(model, device=device, threads=threads)
-    scorer = load_scorer(loaded, slots=batch_size, lm=lm, lm_weight=lm_weight, phrases=phrases, boost=boost, log=log)
-    summary = run_batch(
-        lambda jobs: transcribe_jobs(
-            loaded,
-            jobs,
-            delay_ms=delay_ms,
-            chunk_ms=chunk_ms,
-            batch_size=batch_size,
-            draft=draft,
-            draft_mode=draft_mode,
-            scorer=scorer,
-        ),
-        inputs,
-        settings,
-        results=sys.stdout,
-        log=log,
-    )
-    if stats:
-        log(summary.stats_line())
-    raise typer.Exit(1 if summary.failed else 0)
 
 
 @app.command(epilog="Exit codes: 0 all can be loaded; 1 one cannot.")

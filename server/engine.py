@@ -118,7 +118,7 @@ def transcribe_jobs(
         ConfigError: if the model was not made for `delay_ms` and `chunk_ms`, or cannot draft so.
     """
     from asr.drafting import Drafting
-    from streaming.files import transcribe_streams
+    from asr.jobs import transcribe_streams
 
     results: Iterator[Result] = transcribe_streams(
         model,

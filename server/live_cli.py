@@ -147,7 +147,7 @@ def listen(
     import ssl
     import time
 
-    from server.cli import parse_channel
+    from server.batch_cli import parse_channel
     from server.client import ConnectionLost, StreamClient
     from server.listen import TerminalView, file_pieces, json_line, listen, microphone_pieces
     from server.microphone import choose_device, input_devices, sounddevice

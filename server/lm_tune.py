@@ -11,13 +11,13 @@ from pathlib import Path
 from asr.audio import open_audio
 from asr.comparison import PairedDifference, paired_difference
 from asr.errors import ConfigError
+from asr.jobs import transcribe_streams
 from asr.metrics import WordErrors, count_errors, normalize_english, sum_word_errors
 from asr.model import Model
 from asr.resample import Samples
 from asr.words import Transcript
 from lm_fusion.fusion import Fusion, Steering
 from lm_fusion.phrases import Phrase
-from streaming.files import transcribe_streams
 
 __all__ = ["SpokenClip", "Trial", "Tuning", "read_spoken_clips", "tune", "verdict"]
 

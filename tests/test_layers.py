@@ -80,7 +80,7 @@ def test_the_checker_sees_a_wrong_import(package: str, source: str) -> None:
     [
         ("asr", "import kernels.ctc, asr.words, torch"),
         ("streaming", "from asr.words import Word\nfrom lm_fusion import ngram\nfrom kernels import dispatch"),
-        ("server", "from streaming.files import transcribe_streams"),
+        ("server", "from streaming.session import Session"),
         ("recipes", "import asr, streaming"),
         ("asr", "from . import words\n# import server\ntext = 'import server'"),
         ("asr", "import server_side_thing"),

@@ -1,17 +1,19 @@
 """A recogniser that hears one word a second, with the contract of the real one."""
 
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from types import ModuleType
 
 import pytest
 import torch
 
 import asr
+import asr.files
+import asr.jobs
 from asr.errors import CheckpointError, ConfigError, EarlybirdError
 from asr.resample import Samples
 from asr.words import DecodeStats, Transcript, Word
+from server import runners
+from server.batch_worker import in_this_process
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -72,9 +74,10 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
     """The fake in place of the recogniser; the number of threads is put back afterwards."""
     threads = torch.get_num_threads()
     fake = FakeEngine()
-    files = ModuleType("streaming.files")
-    files.transcribe_streams = fake.transcribe_streams  # type: ignore[attr-defined]
     monkeypatch.setattr(asr, "load", fake.load, raising=False)
-    monkeypatch.setitem(sys.modules, "streaming.files", files)
+    monkeypatch.setattr(asr.jobs, "transcribe_streams", fake.transcribe_streams)
+    monkeypatch.setattr(asr.files, "transcribe_streams", fake.transcribe_streams)
+    # The fake is in this process alone.
+    monkeypatch.setattr(runners, "in_processes", lambda *args, workers, **named: in_this_process(*args, **named))
     yield fake
     torch.set_num_threads(threads)

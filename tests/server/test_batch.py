@@ -9,9 +9,13 @@ import pytest
 import soundfile
 
 from asr.errors import ConfigError
-from asr.words import DraftCount
-from server.batch import BatchSettings, BatchSummary, Input, find_inputs, run_batch
-from tests.server.fake_engine import FakeEngine, FakeModel, transcript_of
+from asr.results import FileResult
+from asr.words import DraftCount, Transcript
+from server.batch import BatchSettings, BatchSummary, run_batch
+from server.batch_worker import WorkerSettings, in_this_process
+from server.inputs import Input, find_inputs
+from server.progress import QuietProgress
+from tests.server.fake_engine import FakeEngine, transcript_of
 
 
 def wav(path: Path, seconds: float = 1.0) -> Path:
@@ -58,16 +62,26 @@ def test_settings_that_cannot_work(tmp_path: Path) -> None:
         BatchSettings(out=wav(tmp_path / "a.wav"))
 
 
-def run(inputs: list[Input], engine: FakeEngine, **settings: object) -> tuple[BatchSummary, str, list[str]]:
-    results, logged = io.StringIO(), []
+def run(
+    inputs: list[Input], engine: FakeEngine, *, channel: object = "mix", depends_on: object = 1, **settings: object
+) -> tuple[BatchSummary, str, list[str]]:
+    results, logged = io.StringIO(), io.StringIO()
+    worker = WorkerSettings(model="m", channel=channel)  # type: ignore[arg-type]
     summary = run_batch(
-        lambda jobs: engine.transcribe_streams(FakeModel("m"), jobs, delay_ms=480, chunk_ms=320, batch_size=1),
+        lambda tasks: in_this_process(worker, tasks, log=print),
         inputs,
         BatchSettings(**settings),  # type: ignore[arg-type]
+        depends_on={"all": depends_on},
         results=results,
-        log=logged.append,
+        progress=QuietProgress(logged),
     )
-    return summary, results.getvalue(), logged
+    return summary, results.getvalue(), logged.getvalue().splitlines()
+
+
+def outputs(folder: Path) -> list[str]:
+    """Names of the results below a folder, the journal left out."""
+    found = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+    return [name for name in found if name != "run.jsonl"]
 
 
 def test_a_tree_is_mirrored_and_collisions_keep_their_suffix(tmp_path: Path, engine: FakeEngine) -> None:
@@ -75,7 +89,7 @@ def test_a_tree_is_mirrored_and_collisions_keep_their_suffix(tmp_path: Path, eng
         wav(tmp_path / name)
     inputs = find_inputs([tmp_path / "in"], log=print)
     summary, _, _ = run(inputs, engine, out=tmp_path / "out", formats=("txt", "json"))
-    written = sorted(p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file())
+    written = outputs(tmp_path / "out")
     stems = ["a.mp3", "a.wav", "sub/a", "sub/it's 日本"]
     assert written == sorted(f"{stem}.{suffix}" for stem in stems for suffix in ("txt", "json"))
     assert (summary.done, summary.failed) == (4, [])
@@ -90,9 +104,11 @@ def test_one_bad_file_in_twenty(tmp_path: Path, engine: FakeEngine) -> None:
     (tmp_path / "in/07.wav").write_bytes(b"")
     summary, _, logged = run(find_inputs([tmp_path / "in"], log=print), engine, out=tmp_path / "out")
     assert (summary.done, len(summary.failed)) == (19, 1)
-    assert len(list((tmp_path / "out").iterdir())) == 19
-    bad = tmp_path / "in/07.wav"
-    assert logged == [f"error: EmptyAudio: {bad}: has no bytes", "20 files: 19 done, 1 failed", f"failed: {bad}"]
+    assert len(outputs(tmp_path / "out")) == 19
+    reason = f"EmptyAudio: {tmp_path / 'in/07.wav'}: has no bytes"
+    assert [logged[0], logged[1], logged[3]] == [f"error: {reason}", "20 files: 19 done, 1 failed", f"failed: {reason}"]
+    assert "× real time" in logged[2]
+    assert summary.exit_code == 1
 
 
 def test_every_kind_of_bad_file_has_a_name(tmp_path: Path, engine: FakeEngine, without_ffmpeg: None) -> None:
@@ -132,7 +148,7 @@ def test_a_result_that_cannot_be_written_fails_that_file_alone(tmp_path: Path, e
     summary, _, logged = run(inputs, engine, out=tmp_path / "out")
     assert (summary.done, [entry.name for entry, _ in summary.failed]) == (1, [PurePath("a.wav")])
     assert "result not written: Is a directory" in logged[0]
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["a.txt", "b.txt"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["a.txt", "b.txt", "run.jsonl"]
 
 
 def test_two_files_of_one_name_are_refused_before_any_work(tmp_path: Path, engine: FakeEngine) -> None:
@@ -157,8 +173,9 @@ def test_standard_output(tmp_path: Path, engine: FakeEngine) -> None:
 def test_names_that_are_no_utf_8(tmp_path: Path, engine: FakeEngine) -> None:
     wav(tmp_path / "in" / os.fsdecode(b"\xff.wav"))
     run(find_inputs([tmp_path / "in"], log=print), engine, out=tmp_path / "out", formats=("json",))
-    (path,) = (tmp_path / "out").iterdir()
-    assert os.fsencode(path.name) == b"\xff.json"
+    (name,) = outputs(tmp_path / "out")
+    path = tmp_path / "out" / name
+    assert os.fsencode(name) == b"\xff.json"
     assert json.loads(path.read_text())["file"].endswith(r"\xff.wav")
 
 
@@ -171,25 +188,36 @@ def test_warnings_are_logged_and_kept_with_the_result(tmp_path: Path, engine: Fa
 
 
 def test_files_are_opened_when_their_turn_comes(tmp_path: Path, engine: FakeEngine) -> None:
-    inputs = find_inputs([wav(tmp_path / "a.wav"), wav(tmp_path / "b.wav")], log=print)
-    results = io.StringIO()
+    wav(tmp_path / "in/a.wav", 2.0)
+    wav(tmp_path / "in/b.wav", 1.0)
 
-    def removing_the_next(jobs):  # type: ignore[no-untyped-def]
-        for result in engine._results(jobs):
-            (tmp_path / "b.wav").unlink(missing_ok=True)
-            yield result
+    def removing_the_next(tasks):  # type: ignore[no-untyped-def]
+        for outcome in in_this_process(WorkerSettings(model="m"), tasks, log=print):
+            (tmp_path / "in/b.wav").unlink(missing_ok=True)
+            yield outcome
 
-    summary = run_batch(removing_the_next, inputs, BatchSettings(), results=results, log=lambda _: None)
+    summary = run_batch(
+        removing_the_next,
+        find_inputs([tmp_path / "in"], log=print),
+        BatchSettings(),
+        depends_on={},
+        results=io.StringIO(),
+        progress=QuietProgress(io.StringIO()),
+    )
     assert [entry.path.name for entry, _ in summary.failed] == ["b.wav"]
+
+
+def result_of(transcript: Transcript) -> FileResult:
+    return FileResult(path=Path("a.wav"), transcripts=(transcript,))
 
 
 def test_totals() -> None:
     summary = BatchSummary(wall_seconds=1.5)
     assert summary.stats_line() == "0.0 s of audio, 1.5 s of work, 0 words, 0 steps, 0 decoder calls, 0 decoder rows"
-    summary.add(transcript_of(32_000))
+    summary.add(result_of(transcript_of(32_000)))
     drafts = {"ctc": DraftCount(proposed=(3, 2), accepted=(2, 1))}
     one = transcript_of(16_000)
-    summary.add(replace(one, stats=replace(one.stats, decoder_rows=9, drafts=drafts)))
+    summary.add(result_of(replace(one, stats=replace(one.stats, decoder_rows=9, drafts=drafts))))
     assert summary.stats_line() == (
         "3.0 s of audio, 1.5 s of work, real-time factor 0.500, 3 words, 37 steps, 3 decoder calls, "
         "9 decoder rows, ctc drafts 3 of 5 accepted, "

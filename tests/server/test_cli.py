@@ -13,7 +13,8 @@ from asr.drafting import Drafting
 from asr.errors import CheckpointError, ConfigError
 from asr.words import Transcript
 from server import engine as server_engine
-from server.cli import app, main, parse_channel
+from server.batch_cli import parse_channel
+from server.cli import app, main
 from server.engine import load_model
 from tests.server.fake_engine import FakeEngine
 
@@ -21,7 +22,8 @@ TRANSCRIPT_OF_SILENCE = Transcript(words=(), audio_samples=16_000)
 FLAGS = {
     "transcribe": {
         "paths", "--out", "--format", "--delay-ms", "--chunk-ms", "--batch-size", "--threads", "--device", "--channel",
-        "--draft", "--draft-mode", "--lm", "--lm-weight", "--phrases", "--boost", "--model", "--stats",
+        "--draft", "--draft-mode", "--lm", "--lm-weight", "--phrases", "--boost", "--model", "--stats", "--vad",
+        "--include", "--exclude", "--files-from", "--overwrite", "--strict", "--ray",
     },
     "serve": {
         "--host", "--port", "--model", "--device", "--threads", "--max-sessions", "--delay-ms", "--chunk-ms", "--lm",
@@ -53,14 +55,26 @@ def test_text_goes_to_standard_output_alone(clip: Path, engine: FakeEngine, caps
     assert main(["transcribe", str(clip)]) == 0
     assert capsys.readouterr() == ("wa wb\n", "")
     assert engine.loads == [("earlybird-en", "cpu")]
-    assert engine.calls == [{"delay_ms": 480, "chunk_ms": 320, "batch_size": 4, "drafting": Drafting(), "scorer": None}]
+    assert engine.calls[-1] == {
+        "delay_ms": 480,
+        "chunk_ms": 320,
+        "batch_size": 4,
+        "drafting": Drafting(),
+        "scorer": None,
+    }
 
 
 def test_flags_reach_the_recogniser(clip: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--format json --delay-ms 160 --chunk-ms 80 --batch-size 7 --model other --threads 1 --stats"
     assert main(["transcribe", str(clip), *flags.split()]) == 0
     assert engine.loads == [("other", "cpu")]
-    assert engine.calls == [{"delay_ms": 160, "chunk_ms": 80, "batch_size": 7, "drafting": Drafting(), "scorer": None}]
+    assert engine.calls[-1] == {
+        "delay_ms": 160,
+        "chunk_ms": 80,
+        "batch_size": 7,
+        "drafting": Drafting(),
+        "scorer": None,
+    }
     out, err = capsys.readouterr()
     assert json.loads(out)["text"] == "wa wb"
     assert "2.0 s of audio" in err
@@ -81,7 +95,7 @@ def test_out_gets_both_formats(clip: Path, engine: FakeEngine, capsys: pytest.Ca
     out = clip.parent / "out"
     assert main(["transcribe", str(clip), "--out", str(out)]) == 0
     assert capsys.readouterr() == ("", "")
-    assert sorted(path.name for path in out.iterdir()) == ["a.json", "a.txt"]
+    assert sorted(path.name for path in out.iterdir()) == ["a.json", "a.txt", "run.jsonl"]
 
 
 def test_one_bad_file_among_good_ones_exits_with_1(

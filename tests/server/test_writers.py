@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asr.errors import ConfigError
+from asr.results import FileResult
 from asr.words import Transcript
 from server.writers import (
     RENDERERS,
@@ -21,16 +22,21 @@ from server.writers import (
 )
 from tests.server.fake_engine import transcript_of
 
-NOTHING_SAID = Transcript(words=(), audio_samples=16_000)
+
+def result_of(*transcripts: Transcript, warnings: tuple[str, ...] = ()) -> FileResult:
+    return FileResult(path=Path("a.wav"), transcripts=transcripts, warnings=warnings)
+
+
+NOTHING_SAID = result_of(Transcript(words=(), audio_samples=16_000))
 
 
 def test_text() -> None:
-    assert render_text(transcript_of(32_000), "a.wav", []) == "wa wb\n"
-    assert render_text(NOTHING_SAID, "a.wav", []) == ""
+    assert render_text(result_of(transcript_of(32_000)), "a.wav") == "wa wb\n"
+    assert render_text(NOTHING_SAID, "a.wav") == ""
 
 
 def test_json_has_the_documented_keys_and_seconds() -> None:
-    result = json.loads(render_json(transcript_of(16_000), "日本.wav", ["clipped"]))
+    result = json.loads(render_json(result_of(transcript_of(16_000), warnings=("clipped",)), "日本.wav"))
     assert list(result) == ["file", "duration", "text", "words", "stats", "settings", "warnings"]
     assert result["words"] == [
         {"text": "wa", "start": 0.0, "end": 0.5, "emitted": 0.98, "delay": 0.48, "confidence": 0.9}
@@ -41,12 +47,12 @@ def test_json_has_the_documented_keys_and_seconds() -> None:
 
 @pytest.mark.parametrize("render", [render_json, render_json_line])
 def test_silence_is_a_valid_result(render: object) -> None:
-    result = json.loads(render(NOTHING_SAID, "a.wav", []))  # type: ignore[operator]
+    result = json.loads(render(NOTHING_SAID, "a.wav"))  # type: ignore[operator]
     assert (result["text"], result["words"], result["warnings"]) == ("", [], [])
 
 
 def test_a_json_line_is_one_line_whatever_the_name() -> None:
-    line = render_json_line(transcript_of(16_000), "a\nb\u2028.wav", [])
+    line = render_json_line(result_of(transcript_of(16_000)), "a\nb\u2028.wav")
     assert line.count("\n") == 1
     assert json.loads(line)["file"] == "a\nb\u2028.wav"
 
@@ -54,7 +60,7 @@ def test_a_json_line_is_one_line_whatever_the_name() -> None:
 def test_formats() -> None:
     assert parse_formats("json, txt,json") == ("json", "txt")
     for formats in ("", "txt,", "srtx"):
-        with pytest.raises(ConfigError, match=r"it must be one or more of txt,json"):
+        with pytest.raises(ConfigError, match=r"it must be one or more of txt,json,srt,vtt,ctm"):
             parse_formats(formats)
 
 

@@ -11,12 +11,12 @@ import torch
 
 import asr
 from asr.errors import ConfigError, LanguageModelError, PhraseError, StreamClosed
+from asr.jobs import transcribe_streams
 from asr.model import Model
 from asr.slots import StreamEngine
 from lm_fusion.fusion import Fusion
 from lm_fusion.phrases import MAX_BOOST, Phrase
 from streaming.events import Tail
-from streaming.files import transcribe_streams
 from streaming.session import Session
 from tests.tiny_model import bursts, tiny_ctc_model
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from asr.config import SessionSettings
 from asr.decode import TokenScorer
+from asr.drafting import Drafting
 from asr.errors import ConfigError, EarlybirdError
 from asr.model import Model
 from asr.resample import Samples
@@ -60,6 +61,7 @@ def transcribe_streams(
     delay_ms: int = 480,
     chunk_ms: int = 320,
     batch_size: int = 4,
+    drafting: Drafting | None = None,
     scorer: TokenScorer | None = None,
     steering: Callable[[str], object] | None = None,
 ) -> Iterator[tuple[str, Transcript | EarlybirdError]]:
@@ -73,6 +75,7 @@ def transcribe_streams(
         jobs: (key, pieces of audio [N] at 16 kHz).
         delay_ms, chunk_ms: see `asr.transcribe`.
         batch_size: slots.
+        drafting: see `asr.transcribe`.
         scorer: scores of text for all jobs, with as many slots; None: none.
         steering: a job's key to what its stream is steered by, see `StreamEngine.steer`; None: nothing of its own.
 
@@ -82,7 +85,7 @@ def transcribe_streams(
     settings = model.settings(delay_ms=delay_ms, chunk_ms=chunk_ms)
     if batch_size < 1:
         raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")
-    engine = StreamEngine(model, slots=batch_size, chunks=[settings.chunk], scorer=scorer)
+    engine = StreamEngine(model, slots=batch_size, chunks=[settings.chunk], drafting=drafting, scorer=scorer)
     return _results(engine, iter(jobs), settings, steering)
 
 

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from asr import jobs as jobs_module
 from asr.errors import ConfigError, EarlybirdError, InvalidSamples, TruncatedAudio
+from asr.jobs import Job, transcribe_streams
 from asr.model import Model
 from asr.resample import Samples
 from asr.text import TextDelta
 from asr.transcriber import Stream, advance, transcribe
 from asr.words import Transcript
-from streaming import files
-from streaming.files import Job, transcribe_streams
 from tests.scripted import codes, say, scripted_model
 from tests.tiny_model import bursts, tiny_model
 
@@ -55,7 +55,7 @@ def test_jobs_are_opened_when_a_slot_is_free_and_closed_at_once(
         batches.append(len(streams))
         return advance(streams)
 
-    monkeypatch.setattr(files, "advance", counted)
+    monkeypatch.setattr(jobs_module, "advance", counted)
 
     def job(name: str, pieces: int) -> Iterator[Samples]:
         events.append(f"open {name}")
