@@ -87,9 +87,7 @@ class Fusion:
     ) -> None:
         opens = builder.spelling.opens.to(device)
         if lm is not None and lm.vocabulary > len(opens):
-            raise LanguageModelError(
-                f"the n-gram model scores {lm.vocabulary} pieces, the recogniser has {len(opens)}"
-            )
+            raise LanguageModelError(f"the n-gram model scores {lm.vocabulary} pieces, the recogniser has {len(opens)}")
         self.builder, self.preview_builder, self.lm = builder, preview_builder, lm
         self.backend = best_backend(opens.device) if backend is None else backend
         self._scores = dispatch("phrases.scores", self.backend)
