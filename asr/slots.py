@@ -106,7 +106,7 @@ class StreamEngine:
         self.model, self.slots = model, slots
         self.chunks = chunks
         self.drafting = drafting or Drafting()
-        self._drafter = drafter_of(model, self.drafting)
+        self.drafter = drafter_of(model, self.drafting)
         self._shortcut = shortcut_of(model, self.drafting)
         self._least_probability = None if self.drafting.mode == "exact" else self.drafting.least_probability
         self._scorer = scorer
@@ -253,7 +253,7 @@ class StreamEngine:
                 self._state,
                 self._scorer,
                 self._scorer_states,
-                self._drafter,
+                self.drafter,
                 self._least_probability,
                 self._shortcut,
             )

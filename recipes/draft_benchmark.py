@@ -1,0 +1,348 @@
+"""What drafts spare, side by side in one run, and whether they change a word.
+
+`python -m recipes.draft_benchmark speed --audio FILE… [--wider 10]` decodes the same audio by every drafter in turn,
+after a warm-up, several times over; medians count. `none` runs a call for every piece and every block; in the cross
+family waits take no row, so that this is what drafting waits would come to, and a decoder that runs a row at every
+step makes as many calls as there are steps. `--wider F` adds a model whose decoder has F times the parameters: its
+feed-forwards are widened by random units that nothing reads, so that the text stays and the decoder dominates.
+
+`python -m recipes.draft_benchmark check --manifest DATA/dev.jsonl --delay-ms 480 --chunk-ms 320 --batch-size 1 16`
+compares the words of every drafter with those of none, clip by clip.
+Exit code: 0; 1 if a word differs; 2 if a setting or a file is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import itertools
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import asr
+from asr.blocks import GeluFeedForward
+from asr.cross import CrossLayer
+from asr.cross_recogniser import CrossRecogniser
+from asr.drafting import DRAFTERS, Drafting
+from asr.errors import ConfigError, EarlybirdError
+from asr.jobs import transcribe_streams
+from asr.model import Model
+from asr.resample import Samples
+from asr.slots import StreamEngine
+from asr.transcriber import Stream, advance
+from asr.words import DecodeStats, DraftCount, Transcript, Word
+from recipes.benchmark import read_audio
+from recipes.data import load_audio, read_manifest
+
+__all__ = ["Measured", "check", "decode", "differences", "drafters_of", "measure", "table", "wider"]
+
+Clock = Callable[[], float]
+
+
+def drafters_of(model: Model) -> list[str]:
+    """The drafters that a model can have, none first."""
+    lacks = {"ctc": model.ctc_tokenizer is None, "mtp": not model.has_mtp_heads}
+    return [name for name in DRAFTERS if not lacks.get(name, False)]
+
+
+def wider(model: Model, factor: float) -> Model:
+    """The same model with a decoder of about `factor` times the parameters, and the same text.
+
+    Raises:
+        ConfigError: if it is no cross-family model, or the factor is below 1.
+    """
+    recogniser = copy.deepcopy(model.recogniser)
+    if not isinstance(recogniser, CrossRecogniser) or factor < 1:
+        raise ConfigError(f"a cross-family model and a factor of 1 or more are needed; got {model.name} and {factor}")
+    layers = [layer for layer in recogniser.decoder.layers if isinstance(layer, CrossLayer)]
+    grown = (factor - 1) * sum(p.numel() for p in recogniser.decoder.parameters()) / len(layers)
+    dim = recogniser.decoder.dim
+    more = round(grown / (2 * dim + 1))
+    for layer in layers:
+        old = layer.feed_forward
+        new = GeluFeedForward(dim=dim, hidden=old.up.out_features + more)
+        with torch.no_grad():
+            new.down.weight.zero_()
+            for mine, theirs in ((new.up.weight, old.up.weight), (new.up.bias, old.up.bias)):
+                mine[: theirs.shape[0]] = theirs
+            new.down.weight[:, : old.down.in_features] = old.down.weight
+            new.down.bias.copy_(old.down.bias)
+        layer.feed_forward = new.to(model.device)
+    recogniser.eval().requires_grad_(False)
+    return replace(model, name=f"{model.name}, decoder x{factor:g}", recogniser=recogniser)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One decode: words, counts, seconds in all, and those in decoder calls and in drafting."""
+
+    words: tuple[Word, ...]
+    stats: DecodeStats
+    seconds: float
+    decoder_seconds: float
+
+
+class _Stopwatch:
+    """Sums the seconds that some calls take."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.seconds = clock, 0.0
+
+    def watch(self, owner: Any, name: str) -> None:
+        call = getattr(owner, name)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            begin = self.clock()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self.seconds += self.clock() - begin
+
+        setattr(owner, name, timed)
+
+
+def decode(
+    model: Model,
+    samples: Samples,
+    drafting: Drafting,
+    *,
+    delay_ms: int,
+    chunk_ms: int,
+    clock: Clock = time.perf_counter,
+) -> Measured:
+    """Decodes [N] samples as one stream, flush included.
+
+    Raises:
+        ConfigError: if the model was not made for the setting, or cannot draft so.
+    """
+    settings = model.settings(delay_ms=delay_ms, chunk_ms=chunk_ms)
+    engine = StreamEngine(model, slots=1, chunks=[settings.chunk], drafting=drafting)
+    watch, decoder = _Stopwatch(clock), model.recogniser.decoder
+    if engine.drafter is not None:
+        watch.watch(engine.drafter, "draft")
+    for name in ("rows", "logits"):
+        watch.watch(decoder, name)
+    words: list[Word] = []
+    begin = clock()
+    try:
+        with Stream(engine, settings) as stream:
+            stream.feed(samples)
+            while moved := advance([stream]):
+                words += moved[0][1].words
+            stream.begin_flush()
+            while moved := advance([stream]):
+                words += moved[0][1].words
+            seconds = clock() - begin
+            return Measured(words=tuple(words), stats=stream.stats, seconds=seconds, decoder_seconds=watch.seconds)
+    finally:
+        for name in ("rows", "logits"):
+            delattr(decoder, name)
+
+
+def measure(
+    models: Sequence[Model],
+    samples: Samples,
+    *,
+    delay_ms: int,
+    chunks_ms: Sequence[int],
+    repeats: int,
+    clock: Clock = time.perf_counter,
+) -> list[dict[str, object]]:
+    """An entry for every model, chunk and drafter.
+
+    Raises:
+        ConfigError: if there is nothing to measure, or a drafter in exact mode changed a word.
+    """
+    if not len(samples) or repeats < 1:
+        raise ConfigError(f"need audio and repeats; got {len(samples)} samples and {repeats} repeats")
+    cases = [(model, chunk, name) for model in models for chunk in chunks_ms for name in drafters_of(model)]
+
+    def one(model: Model, chunk: int, name: str) -> Measured:
+        return decode(model, samples, Drafting.of(name, "exact"), delay_ms=delay_ms, chunk_ms=chunk, clock=clock)
+
+    for case in cases:
+        one(*case)
+    runs = [[one(*case) for case in cases] for _ in range(repeats)]
+    found: list[dict[str, object]] = []
+    base: dict[str, float] = {}
+    for at, (model, chunk, name) in enumerate(cases):
+        measured = [run[at] for run in runs]
+        stats = measured[0].stats
+        seconds, decoder = (
+            statistics.median(getattr(m, field) for m in measured) for field in ("seconds", "decoder_seconds")
+        )
+        if name == "none":
+            base = {"calls": stats.decoder_calls, "seconds": seconds, "decoder": decoder}
+            plain = measured[0].words
+        elif differences(plain, measured[0].words):
+            raise ConfigError(f"{model.name}, {chunk} ms: drafts by {name!r} changed {plain} to {measured[0].words}")
+        found.append(
+            {
+                "model": model.name,
+                "chunk_ms": chunk,
+                "delay_ms": delay_ms,
+                "draft": name,
+                "steps": stats.steps,
+                "blocks": stats.blocks,
+                "decoder_calls": stats.decoder_calls,
+                "decoder_rows": stats.decoder_rows,
+                "steps_a_call": round(stats.steps / max(1, stats.decoder_calls), 3),
+                "fewer_calls": round(base["calls"] / max(1, stats.decoder_calls), 3),
+                "mean_accepted": round(stats.mean_accepted, 3),
+                "seconds": round(seconds, 4),
+                "decoder_seconds": round(decoder, 4),
+                "faster": round(base["seconds"] / seconds, 3),
+                "decoder_faster": round(base["decoder"] / decoder, 3),
+            }
+        )
+    return found
+
+
+def table(found: Iterable[dict[str, object]]) -> str:
+    """The entries for people; the ratios are to `none` of the same model and chunk."""
+    lines = [
+        f"{'model':<30} {'chunk':>5} {'draft':>5} {'calls':>6} {'rows':>6} {'steps/call':>10} {'calls ÷':>8} "
+        f"{'time ÷':>7} {'decoder ÷':>9}"
+    ]
+    for entry in found:
+        lines.append(
+            f"{entry['model']:<30} {entry['chunk_ms']:>5} {entry['draft']:>5} {entry['decoder_calls']:>6} "
+            f"{entry['decoder_rows']:>6} {entry['steps_a_call']:>10.2f} {entry['fewer_calls']:>8.2f} "
+            f"{entry['faster']:>7.2f} {entry['decoder_faster']:>9.2f}"
+        )
+    return "\n".join(lines)
+
+
+def differences(mine: Sequence[Word], theirs: Sequence[Word]) -> int:
+    """Words that differ in text or in any time; one more or one less counts as well."""
+    return sum(
+        (a and (a.text, a.start_ms, a.end_ms, a.emitted_ms)) != (b and (b.text, b.start_ms, b.end_ms, b.emitted_ms))
+        for a, b in itertools.zip_longest(mine, theirs)
+    )
+
+
+def check(
+    model: Model,
+    clips: Sequence[tuple[str, Samples]],
+    drafters: Sequence[str],
+    *,
+    delays_ms: Sequence[int],
+    chunks_ms: Sequence[int],
+    batch_sizes: Sequence[int],
+    mode: str = "exact",
+) -> Iterator[dict[str, object]]:
+    """Every drafter against none, alone and in batches: an entry a setting.
+
+    Raises:
+        ConfigError: if the model was not made for a setting; another error, if a clip cannot be decoded.
+    """
+    for delay, chunk in itertools.product(delays_ms, chunks_ms):
+
+        def run(drafting: Drafting, batch: int, delay: int = delay, chunk: int = chunk) -> dict[str, Transcript]:
+            jobs = ((key, [samples]) for key, samples in clips)
+            found = {}
+            for key, result in transcribe_streams(
+                model, jobs, delay_ms=delay, chunk_ms=chunk, batch_size=batch, drafting=drafting
+            ):
+                if isinstance(result, EarlybirdError):
+                    raise result
+                found[key] = result
+            return found
+
+        plain = run(Drafting(drafter="none"), batch_sizes[0])
+        for batch, name in itertools.product(batch_sizes, drafters):
+            mine = run(Drafting.of(name, mode if name not in ("none", "wait") else "exact"), batch)
+            wrong = {key: differences(one.words, mine[key].words) for key, one in plain.items()}
+            counts = [one.stats for one in mine.values()]
+            drafts: dict[str, DraftCount] = {}
+            for stats in counts:
+                for source, count in stats.drafts.items():
+                    drafts[source] = drafts.get(source, DraftCount()) + count
+            yield {
+                "delay_ms": delay,
+                "chunk_ms": chunk,
+                "batch_size": batch,
+                "draft": name,
+                "mode": mode,
+                "clips": len(clips),
+                "words": sum(len(one.words) for one in plain.values()),
+                "clips_that_differ": [key for key, count in wrong.items() if count],
+                "decoder_calls": sum(stats.decoder_calls for stats in counts),
+                "calls_of_none": sum(one.stats.decoder_calls for one in plain.values()),
+                "steps": sum(stats.steps for stats in counts),
+                "drafts": {
+                    source: {"proposed": list(count.proposed), "accepted": list(count.accepted)}
+                    for source, count in drafts.items()
+                },
+            }
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of `python -m recipes.draft_benchmark`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    speed = commands.add_parser("speed")
+    speed.add_argument("--audio", type=Path, nargs="+", required=True, help="files; one after the other is the audio")
+    speed.add_argument("--seconds", type=float, help="no more than so much of the audio")
+    speed.add_argument("--delay-ms", type=int, default=480)
+    speed.add_argument("--wider", type=float, help="also a decoder of so many times the parameters")
+    speed.add_argument("--repeats", type=int, default=3)
+    exact = commands.add_parser("check")
+    exact.add_argument("--manifest", type=Path, required=True)
+    exact.add_argument("--clips", type=int, help="no more than so many")
+    exact.add_argument("--delay-ms", type=int, nargs="+", default=[480])
+    exact.add_argument("--batch-size", type=int, nargs="+", default=[1])
+    exact.add_argument("--draft", nargs="+", help="drafters; those that the model can have, unless told")
+    for command in (speed, exact):
+        command.add_argument("--model", default="earlybird-en")
+        command.add_argument("--chunk-ms", type=int, nargs="+", default=[320])
+        command.add_argument("--threads", type=int, default=1)
+        command.add_argument("--device", default="cpu")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """See the module's text."""
+    args = build_parser().parse_args(argv)
+    differ = False
+    try:
+        torch.set_num_threads(args.threads)
+        model = asr.load(args.model, device=args.device)
+        if args.command == "speed":
+            models = [model] if args.wider is None else [model, wider(model, args.wider)]
+            samples = read_audio(args.audio, seconds=args.seconds)
+            found = measure(models, samples, delay_ms=args.delay_ms, chunks_ms=args.chunk_ms, repeats=args.repeats)
+            print(table(found))
+            for entry in found:
+                print(json.dumps(entry | {"threads": args.threads, "device": args.device}))
+        else:
+            clips = [
+                (c.audio, load_audio(c.path).numpy())
+                for c in itertools.islice(read_manifest(args.manifest), args.clips)
+            ]
+            for entry in check(
+                model,
+                clips,
+                args.draft or [name for name in drafters_of(model) if name != "none"],
+                delays_ms=args.delay_ms,
+                chunks_ms=args.chunk_ms,
+                batch_sizes=args.batch_size,
+            ):
+                differ = differ or bool(entry["clips_that_differ"])
+                print(json.dumps(entry), flush=True)
+    except (EarlybirdError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return int(differ)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
