@@ -19,7 +19,7 @@ from asr.cross_state import CrossState
 from asr.ctc import CtcHead
 from asr.encoder import Encoder
 from asr.frontend import Frontend
-from asr.gate import Gate, GateView
+from asr.gate import Gate, GateView, just_written
 from asr.mtp import MtpHeads, attended, likely, pooled_ahead
 from asr.preview import Preview
 from asr.recogniser import PROSPECT_PIECES, WAIT, Prospect, RowOutput
@@ -432,6 +432,8 @@ class CrossRecogniser(nn.Module):
             closes=ended | self.begins_word[candidate] | ~self.letters[candidate],
             decoder_rows=spent,
             expected=state.row.expected(),
+            steerable=self.letters[candidate] | self.begins_word[candidate],
+            written=just_written(view, answer.frame, self.begins_word),
         )
         return output, replace(state, ended=torch.where(active, ended, state.ended))
 

@@ -91,6 +91,23 @@ def rank(logits: Tensor, scores: Tensor, margin: float = EVIDENCE_NATS) -> Tenso
     return (logits + scores).masked_fill(unheard, -torch.inf)
 
 
+def _steered(output: RowOutput, rows: Tensor, scores: Tensor) -> Tensor:
+    """[k, V] as `rank`, for `rows` [k] of an output, within what the gate has decided for the best piece.
+
+    A sign is written in silence as well, and a word is not written twice from one place: scores change neither.
+    """
+    logits = output.logits[rows]
+    if output.steerable is not None:
+        scores = torch.where(output.steerable[rows][:, None], scores, 0.0)
+    ranked = rank(logits, scores)
+    if output.written is not None:
+        written = output.written[rows]
+        again = (written >= 0) & (written != logits.argmax(-1)[:, None])
+        barred = torch.zeros_like(ranked).scatter_add(1, written.clamp(min=0), again.float()) > 0
+        ranked = ranked.masked_fill(barred, -torch.inf)
+    return ranked
+
+
 def choose(
     output: RowOutput,
     active: Tensor,
@@ -112,7 +129,7 @@ def choose(
         log_probs = logits.log_softmax(-1)
         ranked = logits
         if scorer is not None and states is not None:
-            ranked = rank(logits, scorer.scores(states[rows], rows))
+            ranked = _steered(output, rows, scorer.scores(states[rows], rows))
         best = ranked.argmax(-1)
         if least_probability is not None and output.expected is not None:
             drafted = output.expected.output[rows]

@@ -143,6 +143,18 @@ def _repeats(view: GateView, config: GateConfig, frame: Tensor, stuck: Tensor) -
     return same_place | (same[:, 0] & same[:, 1] & ~view.begins_word)
 
 
+def just_written(view: GateView, frame: Tensor, begins_word: Tensor) -> Tensor:
+    """[B, 11] pieces that may not be written again from `frame` [B]; -1: none. See `_repeats`; begins_word: [V]."""
+    back = torch.arange(1, 11, device=frame.device)
+    at = view.count[:, None] - back  # [B, 10]
+    where = view.text_frames.gather(1, at.clamp(min=0))
+    recent = torch.where(at >= 0, view.text.gather(1, at.clamp(min=0)), -1)
+    here = (where - frame[:, None]).abs() < GateConfig.same_place_frames
+    word = begins_word[recent]
+    twice = (recent[:, :1] == recent[:, 1:2]) & ~word[:, :1]
+    return torch.cat([torch.where(here & word, recent, -1), torch.where(twice, recent[:, :1], -1)], 1)
+
+
 class AttentionGate:
     """The gate that any Whisper has without training.
 

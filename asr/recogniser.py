@@ -30,6 +30,9 @@ class RowOutput:
         closes: [B] whether a wait here closes the word under way (the candidate would not continue it).
         decoder_rows: [B] decoder rows this step cost.
         expected: what was drafted for this step; None: nothing was.
+        steerable: [B] whether scores may choose another piece than the best: the gate has asked of this one whether
+            something is to be heard; None: everywhere.
+        written: [B, n] pieces that were just written from the same place, which scores may not choose again; -1: none.
     """
 
     open: Tensor
@@ -38,6 +41,8 @@ class RowOutput:
     closes: Tensor
     decoder_rows: Tensor
     expected: Expected | None = None
+    steerable: Tensor | None = None
+    written: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -170,6 +170,28 @@ def test_a_score_lifts_only_what_has_been_heard() -> None:
     assert rank(heard, torch.tensor([[-50.0, -60.0, 0.0, 0.0]])).argmax() == 0
 
 
+def test_scores_change_nothing_that_the_gate_has_not_asked_about() -> None:
+    logits = torch.tensor([[3.0, 2.5, 2.0, 1.0]]).repeat(3, 1)
+    yes, frame = torch.tensor([True] * 3), torch.zeros(3, dtype=torch.int64)
+    output = RowOutput(yes, logits, frame, yes, frame)
+    scorer = Scorer(token=1, bonus=2.0)
+
+    def said(output: RowOutput) -> list[int]:
+        tokens: list[int] = choose(output, yes, scorer, scorer.init_states(3))[0].tolist()
+        return tokens
+
+    assert said(output) == [1, 1, 1]
+    # Of a sign the gate does not ask whether anything is to be heard: no word may take its place.
+    assert said(replace(output, steerable=torch.tensor([True, False, True]))) == [1, 0, 1]
+    # What was just written is not written again for its score's sake; if it sounds best, that is the gate's affair.
+    written = torch.tensor([[2, -1], [-1, 1], [1, 1]])
+    assert said(replace(output, written=written)) == [1, 0, 0]
+    best = replace(output, logits=logits.flip(1), written=torch.tensor([[3, -1]] * 3))
+    assert choose(best, yes, None, None)[0].tolist() == [3, 3, 3]
+    nothing = Scorer(token=1, bonus=0.0)
+    assert choose(best, yes, nothing, nothing.init_states(3))[0].tolist() == [3, 3, 3]
+
+
 def test_scores_of_zero_keep_the_first_of_equals() -> None:
     heard = torch.tensor([[1.0, 3.0, 3.0, -9.0]])
     assert rank(heard, torch.zeros(1, 4)).argmax() == heard.argmax() == 1

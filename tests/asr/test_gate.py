@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from asr.config import GateConfig
-from asr.gate import AttentionGate, CorrectingGate, GateView, LearnedGate, old_share, read
+from asr.gate import AttentionGate, CorrectingGate, GateView, LearnedGate, just_written, old_share, read
 
 FRAMES, NOW, DELAY, DIM = 240, 200, 6, 8
 AGE = 4 * DELAY - 5
@@ -261,3 +261,16 @@ def test_a_correction_neither_lifts_a_bar_nor_holds_for_ever() -> None:
     gate.out.bias.data.fill_(-100.0)
     assert not bool(gate(view({EDGE - CONFIG.hold_frames: 1.0})).open[0])
     assert bool(gate(view({EDGE - CONFIG.hold_frames - 1: 1.0}, text_frames=[100, 110, 115, 117, 118])).open[0])
+
+
+def test_scores_may_not_repeat_what_the_gate_would_bar_as_a_repeat() -> None:
+    begins = torch.tensor([False, False, True, True, False, True])
+    near = CONFIG.same_place_frames - 1
+    shown = view({100: 1.0}, text=[2, 1, 3, 5], text_frames=[100 - near, 100, 100 + near, 101 + near])
+    # 1 begins no word, 5 was read too far away.
+    assert {int(piece) for piece in just_written(shown, torch.tensor([100]), begins)[0]} == {-1, 2, 3}
+    twice = view({100: 1.0}, text=[1, 4, 4], text_frames=[10, 20, 30])
+    assert {int(piece) for piece in just_written(twice, torch.tensor([100]), begins)[0]} == {-1, 4}
+    words = view({100: 1.0}, text=[5, 5], text_frames=[10, 20])
+    assert {int(piece) for piece in just_written(words, torch.tensor([100]), begins)[0]} == {-1}
+    assert (just_written(view({100: 1.0}, text=[], text_frames=[]), torch.tensor([100]), begins) == -1).all()
