@@ -10,10 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from asr.units import STEP_SAMPLES
 from tests import tiny
 from tests.contracts import streaming as laws
+from tests.contracts.draft_laws import by_chance, check_exact, right, wrong
 from tests.contracts.parts import (
     EncoderPart,
 )
@@ -181,3 +183,17 @@ def cross_re_anchored(monkeypatch: Patch) -> None:
 
 def additive_offline(_: Patch) -> None:
     check_additive_offline(tiny.tiny_additive(), tiny.rows_of(tiny.settings(2, 1), tiny.settings(9, 1)), 3)
+
+
+def cross_drafts(_: Patch) -> None:
+    chosen = (tiny.settings(1, 4, 8, 4), tiny.settings(2, 3))
+    check_exact(tiny.tiny_cross(gate=tiny.EverySecondStep()), _sounds(2), chosen, (right, wrong, by_chance))
+
+
+def additive_drafts(_: Patch) -> None:
+    chosen = (tiny.settings(2, 4), tiny.settings(5, 3), tiny.settings(2, 1))
+    check_exact(tiny.tiny_additive(), _sounds(3), chosen, (right, wrong, by_chance))
+
+
+def _sounds(count: int) -> list[Tensor]:
+    return [tiny.sound(STEP_SAMPLES * 25, 81 + seed) for seed in range(count)]

@@ -40,8 +40,8 @@ FAMILIES = pytest.mark.parametrize(("model", "chosen"), [(cross(), CROSS), (tiny
 
 @FAMILIES
 def test_no_draft_changes_an_output_alone_or_in_a_ragged_batch(model: Any, chosen: tuple[SessionSettings, ...]) -> None:
-    together = check_exact(model, sounds(chosen, 48), chosen)["none"]
-    for row, (sound, one) in enumerate(zip(sounds(chosen, 48), chosen, strict=True)):
+    together = check_exact(model, sounds(chosen, 36), chosen)["none"]
+    for row, (sound, one) in enumerate(zip(sounds(chosen, 36), chosen, strict=True)):
         alone = check_exact(model, [sound], [one])
         assert alone["none"].said[0] == together.said[row]
     if model.waits_take_rows:
@@ -51,13 +51,13 @@ def test_no_draft_changes_an_output_alone_or_in_a_ragged_batch(model: Any, chose
 
 @FAMILIES
 def test_no_draft_changes_an_output_behind_a_scorer(model: Any, chosen: tuple[SessionSettings, ...]) -> None:
-    found = check_exact(model, sounds(chosen, 24), chosen, scorer=Bigram())
-    assert found["none"].said != run(model, sounds(chosen, 24), chosen).said
+    found = check_exact(model, sounds(chosen, 16), chosen, scorer=Bigram())
+    assert found["none"].said != run(model, sounds(chosen, 16), chosen).said
 
 
 @FAMILIES
 def test_no_draft_survives_a_new_anchor_that_was_asked_for(model: Any, chosen: tuple[SessionSettings, ...]) -> None:
-    found = check_exact(model, sounds(chosen, 24), chosen, asked=3)
+    found = check_exact(model, sounds(chosen, 16), chosen, asked=3)
     assert int(found["none"].state.re_anchors[0]) >= 1
 
 

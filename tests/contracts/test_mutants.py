@@ -16,6 +16,7 @@ from asr import frontend
 from asr.adapter import Adapter
 from asr.additive import AdditiveDecoder, DelayCondition
 from asr.additive_recogniser import AdditiveRecogniser
+from asr.answers import Answers
 from asr.blocks import Rotary
 from asr.cross import CrossDecoder, CrossMemory
 from asr.cross_recogniser import CrossRecogniser
@@ -27,12 +28,14 @@ from tests.contracts.mutants import (
     Law,
     Patch,
     additive,
+    additive_drafts,
     additive_offline,
     budget,
     causal,
     causality,
     chunking,
     cross,
+    cross_drafts,
     cross_offline,
     cross_re_anchored,
     discard,
@@ -303,6 +306,41 @@ MUTANTS: dict[str, Mutant] = {
         "window=self.window_steps",
         "window=None",
     ),
+    "answers: a draft is right whatever is said": (
+        cross_drafts,
+        Answers,
+        "give",
+        "(outputs == self.expected().output)",
+        "(outputs == outputs)",
+    ),
+    "cross recogniser: a draft's answers are one row early": (
+        cross_drafts,
+        CrossRecogniser,
+        "_call",
+        "pending[:, None] - 1 + torch.arange",
+        "pending[:, None] - 2 + torch.arange",
+    ),
+    "additive: more answers than rows that ran": (
+        additive_drafts,
+        AdditiveRecogniser,
+        "_call",
+        ", lens, draft)",
+        ", (draft.lens + 1).clamp(max=count), draft)",
+    ),
+    "additive: a draft's rows all hear the present step": (
+        additive_drafts,
+        AdditiveRecogniser,
+        "_call",
+        "(used[:, None] + offset)",
+        "(used[:, None] + 0 * offset)",
+    ),
+    "additive: a draft's waits are pieces": (
+        additive_drafts,
+        AdditiveRecogniser,
+        "_call",
+        "torch.where(draft.outputs == WAIT, self.wait, draft.outputs)",
+        "draft.outputs",
+    ),
     "adapter: frames interleaved": (
         offline(AdapterPart),
         Adapter,
@@ -334,6 +372,13 @@ def test_a_ring_too_small_that_nobody_checks_would_be_noticed(monkeypatch: Patch
     mutate(monkeypatch, KVRing, "write", "if longest_unwrapped > self.capacity", "if False")
     with pytest.raises(AssertionError):
         chunking(RingPart)(monkeypatch)
+
+
+def test_a_draft_that_overwrites_what_a_rejected_one_still_needs_would_be_noticed(monkeypatch: Patch) -> None:
+    mutate(monkeypatch, AdditiveRecogniser, "init_state", "max_rows=max_chunk_steps", "max_rows=1")
+    mutate(monkeypatch, KVRing, "write", "if longest_unwrapped > self.capacity", "if False")
+    with pytest.raises(AssertionError):
+        additive_drafts(monkeypatch)
 
 
 def test_a_state_that_grows_at_re_anchors_would_be_noticed(monkeypatch: Patch) -> None:
