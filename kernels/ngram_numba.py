@@ -23,8 +23,8 @@ MOST_THREADS = int(vars(numba.core.config)["NUMBA_NUM_THREADS"])
 _one_at_a_time = threading.Lock()  # numba's plainest threading layer may not be entered twice
 
 
-@numba.njit(cache=True, parallel=True, nogil=True)
-def _advance(
+@numba.njit(cache=True, nogil=True)
+def _advance_row(
     root_score: Floats,
     root_target: Ints,
     first_arc: Longs,
@@ -33,29 +33,40 @@ def _advance(
     target: Ints,
     backoff_to: Ints,
     backoff_score: Floats,
-    states: Longs,
+    first: np.int64,
     scores: Floats,
     targets: Ints,
 ) -> None:
-    for row in numba.prange(states.shape[0]):
-        length, total = 0, np.float32(0)
-        state = states[row]
-        while state != 0:
+    length, total = 0, np.float32(0)
+    state = first
+    while state != 0:
+        total += backoff_score[state]
+        state = np.int64(backoff_to[state])
+        length += 1
+    for v in range(root_score.shape[0]):
+        scores[v] = root_score[v] + total
+    targets[:] = root_target
+    for level in range(length - 1, -1, -1):  # from the shortest history to the longest, which holds
+        total = np.float32(0)
+        state = first
+        for _ in range(level):
             total += backoff_score[state]
             state = np.int64(backoff_to[state])
-            length += 1
-        for v in range(root_score.shape[0]):
-            scores[row, v] = root_score[v] + total
-        targets[row] = root_target
-        for level in range(length - 1, -1, -1):  # from the shortest history to the longest, which holds
-            total = np.float32(0)
-            state = states[row]
-            for _ in range(level):
-                total += backoff_score[state]
-                state = np.int64(backoff_to[state])
-            for arc in range(first_arc[state], first_arc[state + 1]):
-                scores[row, label[arc]] = score[arc] + total
-                targets[row, label[arc]] = target[arc]
+        for arc in range(first_arc[state], first_arc[state + 1]):
+            scores[label[arc]] = score[arc] + total
+            targets[label[arc]] = target[arc]
+
+
+@numba.njit(cache=True, nogil=True)
+def _advance_one_by_one(r, rt, first_arc, label, score, target, to, cost, states, scores, targets):  # type: ignore[no-untyped-def]
+    for row in range(states.shape[0]):
+        _advance_row(r, rt, first_arc, label, score, target, to, cost, states[row], scores[row], targets[row])
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def _advance_side_by_side(r, rt, first_arc, label, score, target, to, cost, states, scores, targets):  # type: ignore[no-untyped-def]
+    for row in numba.prange(states.shape[0]):
+        _advance_row(r, rt, first_arc, label, score, target, to, cost, states[row], scores[row], targets[row])
 
 
 @numba.njit(cache=True, nogil=True)
@@ -103,10 +114,15 @@ def advance(tables: dict[str, Tensor], states: Tensor) -> tuple[Tensor, Tensor]:
     scores = torch.empty(B, L, dtype=torch.float32)
     targets = torch.empty(B, L, dtype=torch.int32)
     arrays: list[Any] = [tensor.numpy() for tensor in tables.values()]
-    with _one_at_a_time:
-        numba.set_num_threads(min(torch.get_num_threads(), MOST_THREADS))
-        loop: Any = _advance
-        loop(*arrays, states.contiguous().numpy(), scores.numpy(), targets.numpy())
+    arrays += [states.contiguous().numpy(), scores.numpy(), targets.numpy()]
+    threads = min(torch.get_num_threads(), MOST_THREADS, B)
+    loop: Any = _advance_side_by_side if threads > 1 else _advance_one_by_one
+    if threads > 1:
+        with _one_at_a_time:
+            numba.set_num_threads(threads)
+            loop(*arrays)
+    else:  # without waking threads, which costs more than a row where the machine is busy
+        loop(*arrays)
     return scores, targets
 
 

@@ -151,6 +151,20 @@ def test_what_does_not_fit_is_refused(backend: str) -> None:
         advance(backend, replace(tables(), depth=9), [0])
 
 
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="there is one processor")
+def test_rows_side_by_side_are_as_one_by_one() -> None:
+    table = random_tables(1)
+    states = list(range(table.states))
+    alone, threads = advance("numba", table, states), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        together = advance("numba", table, states)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(alone[0], together[0])
+    assert torch.equal(alone[1], together[1])
+
+
 def test_each_device_has_its_backend() -> None:
     assert available("ngram.advance") == available("ngram.lookup") == ("cuda", "numba", "reference")
     devices = ("cpu", "cuda", "cuda:1", "mps")
