@@ -134,7 +134,12 @@ def choose(
         if least_probability is not None and output.expected is not None:
             drafted = output.expected.output[rows]
             of_it = log_probs.gather(1, drafted.clamp(min=0)[:, None])[:, 0].exp()
-            best = torch.where((drafted >= 0) & (of_it >= least_probability), drafted, best)
+            likely = (drafted >= 0) & (of_it >= least_probability)
+            if output.steerable is not None:
+                likely = likely & output.steerable[rows]
+            if output.written is not None:
+                likely = likely & (output.written[rows] != drafted[:, None]).all(1)
+            best = torch.where(likely, drafted, best)
         tokens[rows] = best
         probability[rows] = log_probs.gather(1, best[:, None])[:, 0].exp()
         if scorer is not None and states is not None:
