@@ -1,6 +1,5 @@
 """An n-gram model over a recogniser's tokens as an automaton: scores of all tokens for a batch of states in one call.
 
-    >>> from asr.vocabulary import Vocabulary
     >>> from lm_fusion.ngram import Automaton
     >>> automaton = Automaton.load("token.lm", units)  # doctest: +SKIP
     >>> scores, states = automaton.advance(automaton.init_states(2))  # doctest: +SKIP
