@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import asr
-from asr.decode import decode_block
+from asr.decode import choose, decode_block
 from asr.drafting import Drafting
 from asr.model import Model
 from asr.recogniser import WAIT
@@ -61,6 +61,31 @@ def test_states_are_what_the_text_alone_makes_of_them(model: Model, lm: Automato
             expected = fusion.advance(expected, torch.tensor([row]), torch.tensor([token]))
         assert torch.equal(states[row], expected[0])
         assert len(said[row]) > 5
+
+
+def test_a_recogniser_says_where_scores_may_choose(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Every second piece is a sign, or this model would hardly write one.
+    index = torch.arange(model.config.vocabulary)
+    monkeypatch.setattr(model.recogniser, "letters", index % 2 == 0)
+    monkeypatch.setattr(model.recogniser, "begins_word", index % 8 == 0)
+    recogniser, settings = model.recogniser, model.settings(delay_ms=80, chunk_ms=160)
+    chunk = settings.chunk
+    state = recogniser.init_state(1, max_chunk_steps=2, max_right=chunk.right_frames, max_silence=chunk.silence_frames)
+    state = recogniser.reset(state, torch.arange(1))
+    rows, active, kinds = tiny.rows_of(settings), torch.tensor([True]), set()
+    for block in bursts(1.6, seed=3)[None].split(2 * 1280, 1):
+        state = recogniser.listen(block, torch.tensor([block.shape[1] // 1280 * 1280]), rows, state)
+        for _ in range(block.shape[1] // 1280):
+            output, state = recogniser.row(active, rows, state)
+            tokens, _, _ = choose(output, active, None, None)
+            best = int(tokens[0])
+            if best != WAIT:
+                assert output.steerable is not None
+                lettered = bool(recogniser.letters[best] | recogniser.begins_word[best])
+                assert bool(output.steerable[0]) is lettered
+                kinds.add(lettered)
+            state = recogniser.accept(active, tokens, output, state)
+    assert kinds == {True, False}
 
 
 @pytest.mark.parametrize("drafter", ["wait", "ctc"])
