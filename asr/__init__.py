@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from asr.checkpoint import installed, load, save
     from asr.errors import EarlybirdError
+    from asr.files import transcribe_files
     from asr.model import Model
+    from asr.results import FileResult
     from asr.transcriber import transcribe
     from asr.words import DecodeStats, Transcript, Word
 
 __all__ = [
     "DecodeStats",
     "EarlybirdError",
+    "FileResult",
     "Model",
     "Transcript",
     "Word",
@@ -29,11 +32,13 @@ __all__ = [
     "load",
     "save",
     "transcribe",
+    "transcribe_files",
 ]
 
 _HOME = {
     "DecodeStats": "asr.words",
     "EarlybirdError": "asr.errors",
+    "FileResult": "asr.results",
     "Model": "asr.model",
     "Transcript": "asr.words",
     "Word": "asr.words",
@@ -41,6 +46,7 @@ _HOME = {
     "load": "asr.checkpoint",
     "save": "asr.checkpoint",
     "transcribe": "asr.transcriber",
+    "transcribe_files": "asr.files",
 }
 
 

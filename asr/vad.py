@@ -28,7 +28,9 @@ LEAST_PROBABILITY = 0.35
 TRAIL_WINDOWS = SAMPLE_RATE // WINDOW_SAMPLES
 """Kept behind speech: about a second, in which text that is late still comes."""
 LEAD_WINDOWS = TRAIL_WINDOWS // 2
-"""Kept before speech. A silence of at most both together is kept whole."""
+"""Kept before speech, or up to `CUT_WINDOWS` more. A silence of at most both together is kept whole."""
+CUT_WINDOWS = 5
+"""Left out at once: whole steps, so that each step behind a cut hears what it would have heard."""
 
 
 class SpeechDetector(Protocol):
@@ -139,8 +141,8 @@ class SilenceSkipper:
                 self._quiet_windows += 1
             else:
                 self._held.append(window)
-                if len(self._held) > LEAD_WINDOWS:
-                    self._dropped += len(self._held.popleft())
+                if len(self._held) == LEAD_WINDOWS + CUT_WINDOWS:
+                    self._dropped += sum(len(self._held.popleft()) for _ in range(CUT_WINDOWS))
         return np.concatenate(kept) if kept else np.zeros(0, dtype=np.float32)
 
     def _keep(self, windows: list[Samples], kept: list[Samples]) -> None:
