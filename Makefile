@@ -26,7 +26,7 @@ test-slow: setup
 	$(BIN)/python -m pytest -m slow; code=$$?; test $$code -eq 0 -o $$code -eq 5  # 5: there is none
 
 doctest: setup
-	$(BIN)/python -m pytest --doctest-modules $(PACKAGES)
+	NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest --doctest-modules $(PACKAGES)  # the CUDA kernels refuse to load without a device
 
 lint: setup
 	$(BIN)/ruff format --check .
