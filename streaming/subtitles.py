@@ -27,6 +27,9 @@ PAUSE_MS = 300
 SENTENCE_END, CLAUSE_END = ".?!…。？！", ",;:–—、，；："
 CLOSING = "\"'”’)]»"
 
+AFTER_COMMA_COLUMNS = 20
+"""A line that ends at a comma may be so much longer or shorter than the other."""
+
 A_CUE, AFTER_CLAUSE, AFTER_PAUSE, NOWHERE = 1.0, 0.5, 0.3, 3.0
 """Costs of a caption, by where it ends; after a sentence it costs itself alone."""
 A_SENTENCE_GOES_ON, A_PAUSE_GOES_ON, LATE_SECOND = 0.8, 0.8, 4.0
@@ -111,7 +114,7 @@ def cue_lines(texts: Sequence[str], glued: Sequence[bool]) -> tuple[str, ...] | 
         widths = columns(upper), columns(lower)
         if max(widths) > LINE_COLUMNS:
             continue
-        cost = abs(widths[0] - widths[1]) - (12 if _ends(upper, SENTENCE_END + CLAUSE_END) else 0)
+        cost = abs(widths[0] - widths[1]) - (AFTER_COMMA_COLUMNS if _ends(upper, SENTENCE_END + CLAUSE_END) else 0)
         if best is None or cost < best[0]:
             best = cost, (upper, lower)
     return None if best is None else best[1]
