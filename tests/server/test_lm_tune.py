@@ -64,7 +64,8 @@ def tuned(model: Model, monkeypatch: pytest.MonkeyPatch, wrong: Any, count: int 
     def decode(model: Model, jobs: Iterable[Any], *, steering: Any, **_: Any) -> Iterator[tuple[str, Transcript]]:
         steered: Steering = steering("")
         assert steered.phrases is not None
-        boost = float(steered.phrases.graph.credit[2]) if steered.phrases.graph.nodes > 2 else 0.0
+        graph = steered.phrases.graph
+        boost = 0.0 if graph.empty else round(3 * float(graph.credit[2]), 2)  # a letter has a third of it
         for key, _ in jobs:
             yield key, transcript("b" if wrong(int(key), boost) else "a")
 
