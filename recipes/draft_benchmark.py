@@ -8,6 +8,9 @@ feed-forwards are widened by random units that nothing reads, so that the text s
 
 `python -m recipes.draft_benchmark check --manifest DATA/dev.jsonl --delay-ms 480 --chunk-ms 320 --batch-size 1 16`
 compares the words of every drafter with those of none, clip by clip.
+
+`python -m recipes.draft_benchmark loss --manifest DATA/dev.jsonl --probability 0.5 0.1 --entropy 0.1 0.7` gives the
+word error rate and the decoder calls of the exact mode, the relaxed one and the CTC shortcut at those thresholds.
 Exit code: 0; 1 if a word differs; 2 if a setting or a file is wrong.
 """
 
@@ -34,6 +37,7 @@ from asr.cross_recogniser import CrossRecogniser
 from asr.drafting import DRAFTERS, Drafting
 from asr.errors import ConfigError, EarlybirdError
 from asr.jobs import transcribe_streams
+from asr.metrics import count_corpus
 from asr.model import Model
 from asr.resample import Samples
 from asr.slots import StreamEngine
@@ -42,7 +46,7 @@ from asr.words import DecodeStats, DraftCount, Transcript, Word
 from recipes.benchmark import read_audio
 from recipes.data import load_audio, read_manifest
 
-__all__ = ["Measured", "check", "decode", "differences", "drafters_of", "measure", "table", "wider"]
+__all__ = ["Measured", "check", "decode", "differences", "drafters_of", "losses", "measure", "run", "table", "wider"]
 
 Clock = Callable[[], float]
 
@@ -229,6 +233,47 @@ def differences(mine: Sequence[Word], theirs: Sequence[Word]) -> int:
     )
 
 
+def run(
+    model: Model,
+    clips: Sequence[tuple[str, Samples]],
+    drafting: Drafting,
+    *,
+    delay_ms: int,
+    chunk_ms: int,
+    batch_size: int,
+) -> dict[str, Transcript]:
+    """Transcript by clip.
+
+    Raises:
+        ConfigError: if the model was not made for the setting; another error, if a clip cannot be decoded.
+    """
+    jobs = ((key, [samples]) for key, samples in clips)
+    found = {}
+    for key, result in transcribe_streams(
+        model, jobs, delay_ms=delay_ms, chunk_ms=chunk_ms, batch_size=batch_size, drafting=drafting
+    ):
+        if isinstance(result, EarlybirdError):
+            raise result
+        found[key] = result
+    return found
+
+
+def _totals(transcripts: Iterable[Transcript]) -> dict[str, object]:
+    stats = [one.stats for one in transcripts]
+    drafts: dict[str, DraftCount] = {}
+    for one in stats:
+        for source, count in one.drafts.items():
+            drafts[source] = drafts.get(source, DraftCount()) + count
+    total = DecodeStats(drafts=drafts)
+    return {
+        "decoder_calls": sum(one.decoder_calls for one in stats),
+        "decoder_rows": sum(one.decoder_rows for one in stats),
+        "steps": sum(one.steps for one in stats),
+        "mean_accepted": round(total.mean_accepted, 3),
+        "drafts": total.to_json()["drafts"],
+    }
+
+
 def check(
     model: Model,
     clips: Sequence[tuple[str, Samples]],
@@ -237,52 +282,57 @@ def check(
     delays_ms: Sequence[int],
     chunks_ms: Sequence[int],
     batch_sizes: Sequence[int],
-    mode: str = "exact",
 ) -> Iterator[dict[str, object]]:
-    """Every drafter against none, alone and in batches: an entry a setting.
+    """Every drafter against none, which runs alone: an entry a setting.
 
     Raises:
-        ConfigError: if the model was not made for a setting; another error, if a clip cannot be decoded.
+        EarlybirdError: as `run`.
     """
     for delay, chunk in itertools.product(delays_ms, chunks_ms):
-
-        def run(drafting: Drafting, batch: int, delay: int = delay, chunk: int = chunk) -> dict[str, Transcript]:
-            jobs = ((key, [samples]) for key, samples in clips)
-            found = {}
-            for key, result in transcribe_streams(
-                model, jobs, delay_ms=delay, chunk_ms=chunk, batch_size=batch, drafting=drafting
-            ):
-                if isinstance(result, EarlybirdError):
-                    raise result
-                found[key] = result
-            return found
-
-        plain = run(Drafting(drafter="none"), batch_sizes[0])
+        plain = run(model, clips, Drafting(drafter="none"), delay_ms=delay, chunk_ms=chunk, batch_size=1)
         for batch, name in itertools.product(batch_sizes, drafters):
-            mine = run(Drafting.of(name, mode if name not in ("none", "wait") else "exact"), batch)
-            wrong = {key: differences(one.words, mine[key].words) for key, one in plain.items()}
-            counts = [one.stats for one in mine.values()]
-            drafts: dict[str, DraftCount] = {}
-            for stats in counts:
-                for source, count in stats.drafts.items():
-                    drafts[source] = drafts.get(source, DraftCount()) + count
+            mine = run(model, clips, Drafting.of(name, "exact"), delay_ms=delay, chunk_ms=chunk, batch_size=batch)
             yield {
                 "delay_ms": delay,
                 "chunk_ms": chunk,
                 "batch_size": batch,
                 "draft": name,
-                "mode": mode,
                 "clips": len(clips),
                 "words": sum(len(one.words) for one in plain.values()),
-                "clips_that_differ": [key for key, count in wrong.items() if count],
-                "decoder_calls": sum(stats.decoder_calls for stats in counts),
+                "clips_that_differ": [key for key, one in plain.items() if differences(one.words, mine[key].words)],
                 "calls_of_none": sum(one.stats.decoder_calls for one in plain.values()),
-                "steps": sum(stats.steps for stats in counts),
-                "drafts": {
-                    source: {"proposed": list(count.proposed), "accepted": list(count.accepted)}
-                    for source, count in drafts.items()
-                },
+                **_totals(mine.values()),
             }
+
+
+def losses(
+    model: Model,
+    clips: Sequence[tuple[str, Samples]],
+    texts: dict[str, str],
+    draftings: Sequence[Drafting],
+    *,
+    delay_ms: int,
+    chunk_ms: int,
+    batch_size: int,
+) -> Iterator[dict[str, object]]:
+    """Word error rate (per cent) and decoder calls of each way of drafting.
+
+    Args:
+        texts: what is spoken, by clip.
+    Raises:
+        EarlybirdError: as `run`.
+    """
+    for drafting in draftings:
+        mine = run(model, clips, drafting, delay_ms=delay_ms, chunk_ms=chunk_ms, batch_size=batch_size)
+        errors = count_corpus(("all", texts[key], one.text) for key, one in mine.items())
+        yield {
+            "delay_ms": delay_ms,
+            "chunk_ms": chunk_ms,
+            **drafting.to_json(),
+            "clips": len(clips),
+            "wer": round(100 * errors.total.rate(), 2),
+            **_totals(mine.values()),
+        }
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -301,12 +351,29 @@ def build_parser() -> argparse.ArgumentParser:
     exact.add_argument("--delay-ms", type=int, nargs="+", default=[480])
     exact.add_argument("--batch-size", type=int, nargs="+", default=[1])
     exact.add_argument("--draft", nargs="+", help="drafters; those that the model can have, unless told")
-    for command in (speed, exact):
+    lossy = commands.add_parser("loss")
+    lossy.add_argument("--manifest", type=Path, required=True)
+    lossy.add_argument("--clips", type=int, help="no more than so many")
+    lossy.add_argument("--delay-ms", type=int, default=480)
+    lossy.add_argument("--batch-size", type=int, default=1)
+    lossy.add_argument("--draft", default="auto")
+    lossy.add_argument("--probability", type=float, nargs="*", default=[0.5, 0.3, 0.1, 0.03])
+    lossy.add_argument("--entropy", type=float, nargs="*", default=[0.1, 0.3, 0.7, 1.5])
+    for command in (speed, exact, lossy):
         command.add_argument("--model", default="earlybird-en")
         command.add_argument("--chunk-ms", type=int, nargs="+", default=[320])
         command.add_argument("--threads", type=int, default=1)
         command.add_argument("--device", default="cpu")
     return parser
+
+
+def _draftings(draft: str, probabilities: Sequence[float], entropies: Sequence[float]) -> list[Drafting]:
+    exact = Drafting.of(draft, "exact")
+    return [
+        exact,
+        *(replace(exact, mode="relaxed", least_probability=value) for value in probabilities),
+        *(replace(exact, mode="ctc-shortcut", most_entropy=value) for value in entropies),
+    ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -324,19 +391,32 @@ def main(argv: Sequence[str] | None = None) -> int:
             for entry in found:
                 print(json.dumps(entry | {"threads": args.threads, "device": args.device}))
         else:
-            clips = [
-                (c.audio, load_audio(c.path).numpy())
-                for c in itertools.islice(read_manifest(args.manifest), args.clips)
-            ]
-            for entry in check(
-                model,
-                clips,
-                args.draft or [name for name in drafters_of(model) if name != "none"],
-                delays_ms=args.delay_ms,
-                chunks_ms=args.chunk_ms,
-                batch_sizes=args.batch_size,
-            ):
-                differ = differ or bool(entry["clips_that_differ"])
+            chosen = list(itertools.islice(read_manifest(args.manifest), args.clips))
+            clips = [(clip.audio, load_audio(clip.path).numpy()) for clip in chosen]
+            if args.command == "check":
+                entries = check(
+                    model,
+                    clips,
+                    args.draft or [name for name in drafters_of(model) if name != "none"],
+                    delays_ms=args.delay_ms,
+                    chunks_ms=args.chunk_ms,
+                    batch_sizes=args.batch_size,
+                )
+            else:
+                entries = itertools.chain.from_iterable(
+                    losses(
+                        model,
+                        clips,
+                        {clip.audio: clip.text or "" for clip in chosen},
+                        _draftings(args.draft, args.probability, args.entropy),
+                        delay_ms=args.delay_ms,
+                        chunk_ms=chunk_ms,
+                        batch_size=args.batch_size,
+                    )
+                    for chunk_ms in args.chunk_ms
+                )
+            for entry in entries:
+                differ = differ or bool(entry.get("clips_that_differ"))
                 print(json.dumps(entry), flush=True)
     except (EarlybirdError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -112,6 +112,23 @@ def test_a_changed_word_is_told_and_fails(
     assert "chunk_ms" in capsys.readouterr().err
 
 
+def test_losses_are_told_by_threshold(
+    model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(draft_benchmark, "read_manifest", lambda _: iter([Clip("clip")]))
+    monkeypatch.setattr(draft_benchmark, "load_audio", lambda _: bursts(2))
+    monkeypatch.setattr(draft_benchmark.asr, "load", lambda *_, **__: model)
+    flags = ["loss", "--manifest", "m.jsonl", "--delay-ms", "160", "--probability", "1.0", "--entropy", "100"]
+    assert draft_benchmark.main(flags) == 0
+    exact, strict, taken = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert exact["wer"] == strict["wer"]
+    assert (exact["draft_mode"], strict["draft_mode"], taken["draft_mode"]) == ("exact", "relaxed", "ctc-shortcut")
+    assert exact["decoder_calls"] == strict["decoder_calls"] > taken["decoder_calls"]
+    assert taken["draft_most_entropy"] == 100
+
+
 class Clip:
+    text = "the cat"
+
     def __init__(self, audio: str) -> None:
         self.audio = self.path = audio
