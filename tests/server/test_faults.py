@@ -9,6 +9,8 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from asr.model import Model
 from asr.resample import Samples
@@ -291,5 +293,29 @@ def test_when_the_worker_fails_the_server_says_so(model: Model, monkeypatch: pyt
             await asyncio.wait_for(server.failed.wait(), 5)
             await eventually(lambda: not server.worker.alive)
             assert server._unready() == "the recogniser's thread has ended"
+
+    run(scenario())
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    encoding=st.sampled_from(["pcm_s16le", "pcm_f32le", "mulaw", "alaw", "ogg-opus"]),
+    frames=st.lists(st.binary(max_size=400) | st.text(max_size=40), max_size=8),
+)
+def test_bytes_of_any_kind_are_answered_with_a_typed_error(
+    model: Model, encoding: str, frames: list[bytes | str]
+) -> None:
+    async def scenario() -> None:
+        async with serving(model) as server:
+            rate = 48_000 if encoding == "ogg-opus" else 8_000
+            async with session(server, encoding=encoding, sample_rate=rate) as one:
+                for frame in frames:
+                    await one.socket.send(frame)
+                await one.say("end")
+                closed = await one.until("closed")
+                codes_told = {error["code"] for error in one.of("error")}
+                assert codes_told <= {"bad_json", "bad_message", "bad_audio", "bad_sequence"}
+                assert closed["reason"] == ("error" if "bad_audio" in codes_told else "end")
+            await eventually(lambda: slots_used(server) == 0)
 
     run(scenario())
