@@ -141,6 +141,20 @@ class _Decision:
     log_prob: Tensor
 
 
+class _Luck:
+    """Random numbers of each step, [N] in [0, 1): one for the gate, one for the text; a recording has its own."""
+
+    def __init__(self, seeds: Sequence[int], group: int) -> None:
+        self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self._group = group
+        self.next()
+
+    def next(self) -> None:
+        """Those of the next step."""
+        drawn = torch.cat([torch.rand(self._group, 2, generator=each) for each in self._generators])
+        self.gate, self.text = drawn.unbind(1)
+
+
 class Policy(ABC, Generic[S]):
     """Draws rollouts and gives their log-probabilities.
 
@@ -160,25 +174,30 @@ class Policy(ABC, Generic[S]):
         self._letters = model.vocabulary.letters(model.config.vocabulary).tolist()
 
     @torch.no_grad()
-    def roll(self, heard: Heard, group: int, generator: torch.Generator) -> Rollouts:
+    def roll(self, heard: Heard, group: int, seeds: Sequence[int]) -> Rollouts:
         """G rollouts of each recording, all in one batch.
+
+        Args:
+            seeds: one a recording: its rollouts are the same in any batch.
 
         Raises:
             ConfigError: if a recording is too long for the family.
         """
         count = heard.samples.shape[0] * group
+        luck = _Luck(seeds, group)
         rows = self._rows(heard, group)
         steps = heard.steps.repeat_interleave(group)
         kept: list[tuple[_Decision, Tensor]] = []
-        with self._running(heard, group) as (shared, state, recogniser):
+        with self._running(heard, group, luck) as (shared, state, recogniser):
             size = self.chunk.chunk_steps
             for start in range(0, heard.samples.shape[1] // STEP_SAMPLES, size):
                 block = heard.samples[:, start * STEP_SAMPLES : (start + size) * STEP_SAMPLES]
                 shared, state = self._listen(block, start < heard.steps, heard, shared, state, group)
                 for step in range(start, start + size):
                     active = step < steps
+                    luck.next()
                     output, state = recogniser.row(active, rows, state)
-                    decision = self._decide(active, output, state, generator)
+                    decision = self._decide(active, output, state, luck)
                     state = recogniser.accept(active, decision.tokens, output, state)
                     kept.append((decision, active))
             trace = self._trace(heard, group)
@@ -212,13 +231,18 @@ class Policy(ABC, Generic[S]):
             ]
         )
 
-    def _draw(self, logits: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """[k] an output for each row of logits [k, V] (-inf where it must not be), and its log-probability."""
+    def _draw(self, logits: Tensor, luck: Tensor) -> tuple[Tensor, Tensor]:
+        """[k] an output for each row of logits [k, V] (-inf where it must not be), and its log-probability.
+
+        Args:
+            luck: [k] in [0, 1): where in the distribution it is taken from.
+        """
         if not self.temperature:
             best = logits.argmax(-1)
             return best, torch.zeros_like(logits[:, 0])
         log_probs = (logits / self.temperature).log_softmax(-1)
-        drawn = torch.multinomial(log_probs.exp(), 1, generator=generator)
+        reached = log_probs.double().exp().cumsum(-1)
+        drawn = torch.searchsorted(reached, luck.double()[:, None] * reached[:, -1:], right=True)
         return drawn[:, 0], log_probs.gather(1, drawn)[:, 0]
 
     @abstractmethod
@@ -230,7 +254,7 @@ class Policy(ABC, Generic[S]):
         """
 
     @abstractmethod
-    def _running(self, heard: Heard, group: int) -> Any:
+    def _running(self, heard: Heard, group: int, luck: _Luck) -> Any:
         """A context of (state that listens, state that decides, recogniser)."""
 
     @abstractmethod
@@ -238,7 +262,7 @@ class Policy(ABC, Generic[S]):
         """Both states after a block [B, N] that the recordings `hears` [B] have."""
 
     @abstractmethod
-    def _decide(self, active: Tensor, output: RowOutput, state: S, generator: torch.Generator) -> _Decision:
+    def _decide(self, active: Tensor, output: RowOutput, state: S, luck: _Luck) -> _Decision:
         """One step's decisions."""
 
     @abstractmethod
@@ -259,7 +283,9 @@ class AdditivePolicy(Policy[AdditiveState]):
         return self.model.recogniser
 
     @contextmanager
-    def _running(self, heard: Heard, group: int) -> Iterator[tuple[AdditiveState, AdditiveState, AdditiveRecogniser]]:
+    def _running(
+        self, heard: Heard, group: int, luck: _Luck
+    ) -> Iterator[tuple[AdditiveState, AdditiveState, AdditiveRecogniser]]:
         state = self.recogniser.init_state(
             heard.samples.shape[0] * group, max_chunk_steps=self.chunk.chunk_steps, max_right=0, max_silence=0
         )
@@ -273,9 +299,9 @@ class AdditivePolicy(Policy[AdditiveState]):
         state = self.recogniser.listen(block.repeat_interleave(group, 0), lens, rows, state)
         return state, state
 
-    def _decide(self, active: Tensor, output: RowOutput, state: AdditiveState, generator: torch.Generator) -> _Decision:
+    def _decide(self, active: Tensor, output: RowOutput, state: AdditiveState, luck: _Luck) -> _Decision:
         scores = state.row.present()[1][:, self.recogniser.wait :]  # [N, 1] the wait's
-        drawn, log_prob = self._draw(torch.cat([output.logits, scores], 1), generator)
+        drawn, log_prob = self._draw(torch.cat([output.logits, scores], 1), luck.text)
         tokens = torch.where(active & (drawn != self.recogniser.wait), drawn, WAIT)
         return _Decision(tokens, active, torch.where(active, log_prob, 0.0))
 
@@ -338,9 +364,9 @@ class CrossTrace:
 class _DrawingGate(nn.Module):
     """Opens at random, as likely as the gate's odds say, and keeps what it saw of the last step."""
 
-    def __init__(self, gate: LearnedGate, temperature: float, generator: torch.Generator) -> None:
+    def __init__(self, gate: LearnedGate, temperature: float, luck: _Luck) -> None:
         super().__init__()
-        self.gate, self.temperature, self.generator = gate, temperature, generator
+        self.gate, self.temperature, self.luck = gate, temperature, luck
         self.seen: _Seen | None = None
 
     def forward(self, view: GateView) -> GateAnswer:
@@ -349,11 +375,7 @@ class _DrawingGate(nn.Module):
         facts, start = gate.known(view, reading), gate.start(view, reading)
         odds = start + gate.logit(view.hidden, view.around, facts) - gate.config.threshold
         overdue = gate.overdue(reading)
-        if self.temperature:
-            luck = torch.rand(odds.shape, generator=self.generator)
-            due = luck < torch.sigmoid(odds / self.temperature)
-        else:
-            due = odds >= 0
+        due = self.luck.gate < torch.sigmoid(odds / self.temperature) if self.temperature else odds >= 0
         opened = (due | overdue) & ~reading.barred
         self.seen = _Seen(view.hidden, view.around, facts, start, opened, ~overdue & ~reading.barred)
         return GateAnswer(opened, reading.frame)
@@ -380,7 +402,9 @@ class CrossPolicy(Policy[CrossState]):
         return self.model.recogniser
 
     @contextmanager
-    def _running(self, heard: Heard, group: int) -> Iterator[tuple[CrossState, CrossState, CrossRecogniser]]:
+    def _running(
+        self, heard: Heard, group: int, luck: _Luck
+    ) -> Iterator[tuple[CrossState, CrossState, CrossRecogniser]]:
         recogniser = self.recogniser
         anchors, gate = recogniser.anchors, cast(LearnedGate, recogniser.gate)
         frames = heard.samples.shape[1] // STEP_SAMPLES * FRAMES_PER_STEP
@@ -400,7 +424,7 @@ class CrossPolicy(Policy[CrossState]):
             tail_frames=span,
             voiced_frames=span,
         )
-        recogniser.gate = _DrawingGate(gate, self.temperature, torch.Generator())
+        recogniser.gate = _DrawingGate(gate, self.temperature, luck)
         count = heard.samples.shape[0]
         chunk = self.chunk
         try:
@@ -427,11 +451,10 @@ class CrossPolicy(Policy[CrossState]):
         state = replace(state, **fanned)
         return shared, replace(state, row=state.row.forget(hears.repeat_interleave(group)))
 
-    def _decide(self, active: Tensor, output: RowOutput, state: CrossState, generator: torch.Generator) -> _Decision:
+    def _decide(self, active: Tensor, output: RowOutput, state: CrossState, luck: _Luck) -> _Decision:
         gate = self.recogniser.gate
         assert isinstance(gate, _DrawingGate)
         assert gate.seen is not None
-        gate.generator = generator
         seen = gate.seen
         free = seen.free & active & (output.open == seen.opened)  # a full text opens for nothing
         speaks = output.open.nonzero()[:, 0]
@@ -441,7 +464,7 @@ class CrossPolicy(Policy[CrossState]):
             odds = seen.start + gate.gate.logit(seen.hidden, seen.around, seen.facts) - gate.gate.config.threshold
             log_prob = torch.where(free, _bernoulli(odds / self.temperature, seen.opened), log_prob)
         if len(speaks):
-            tokens[speaks], of_it = self._draw(output.logits[speaks], generator)
+            tokens[speaks], of_it = self._draw(output.logits[speaks], luck.text[speaks])
             log_prob[speaks] += of_it
         self._seen.append(replace(seen, opened=output.open, free=free))
         self._allowed.append((speaks, output.logits[speaks] > -torch.inf))

@@ -17,7 +17,7 @@ def read_settings(kind: type[C], path: Path) -> C:
     """The settings in a YAML file; those it leaves out have their defaults.
 
     Args:
-        kind: a dataclass whose fields are all int or float, with defaults.
+        kind: a dataclass whose fields are all int, float or bool, with defaults.
 
     Raises:
         ConfigError: for a missing or unreadable file, unknown settings or values that cannot work.
@@ -35,6 +35,6 @@ def read_settings(kind: type[C], path: Path) -> C:
         raise ConfigError(f"{path} must hold settings among {sorted(known)}; got {values!r}")
     for name, value in values.items():
         fits = isinstance(value, int) or (known[name] is float and isinstance(value, float))
-        if not fits or isinstance(value, bool):
+        if not fits or isinstance(value, bool) != (known[name] is bool):
             raise ConfigError(f"{path}: {name} is {value!r}; {known[name].__name__} is needed")
     return kind(**values)

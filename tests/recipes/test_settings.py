@@ -17,6 +17,7 @@ from recipes.tune import TuneConfig
 class Some:
     count: int = 3
     rate: float = 0.5
+    loud: bool = False
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -31,7 +32,13 @@ def written(folder: Path, text: str) -> Path:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("", Some()), ("count: 4\n", Some(count=4)), ("rate: 2\n", Some(rate=2)), ("rate: 1.0e-4 # x\n", Some(rate=1e-4))],
+    [
+        ("", Some()),
+        ("count: 4\n", Some(count=4)),
+        ("rate: 2\n", Some(rate=2)),
+        ("rate: 1.0e-4 # x\n", Some(rate=1e-4)),
+        ("loud: true", Some(loud=True)),
+    ],
 )
 def test_what_a_file_leaves_out_has_its_default(tmp_path: Path, text: str, expected: Some) -> None:
     assert read_settings(Some, written(tmp_path, text)) == expected
@@ -40,10 +47,11 @@ def test_what_a_file_leaves_out_has_its_default(tmp_path: Path, text: str, expec
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("counts: 4", r"among \['count', 'rate'\]; got {'counts': 4}"),
+        ("counts: 4", r"among \['count', 'loud', 'rate'\]; got {'counts': 4}"),
         ("- 1", r"got \[1\]"),
         ("count: 4.5", "count is 4.5; int is needed"),
         ("count: true", "count is True; int is needed"),
+        ("loud: 1", "loud is 1; bool is needed"),
         ("rate: fast", "rate is 'fast'; float is needed"),
         ("count: 0", "it must be at least 1"),
         ("count: [", "cannot be read"),

@@ -1,0 +1,497 @@
+"""Latency post-training: a recogniser learns from what it wrote, and how soon, in its own streams (GRPO).
+
+`python -m recipes.grpo --config F.yaml --model M --data MANIFEST WORDS [--data …] [--noise NOISE.jsonl] --out DIR`
+
+Each step draws recordings, lets the recogniser write each of them G times with its decisions drawn at random
+(recipes/rollout.py), scores words and delays (recipes/grpo_reward.py), and raises the probability of what scored above
+its group (Shao et al. 2024). A cross-family model with the attention gate is first given one that corrects it. Decoder
+and gate learn, fully or by low-rank corrections; the encoder stays. WORDS is a folder of `recipes.spell`.
+A killed run goes on from its last save with the same rollouts and losses. `DIR` gets metrics.jsonl, train.pt,
+rollouts.jsonl (the best and the worst of a recording at every logged step) and a checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import asr
+from asr.checkpoint import save
+from asr.config import ChunkSetting
+from asr.cross_recogniser import CrossRecogniser
+from asr.errors import CheckpointError, ConfigError, EarlybirdError
+from asr.gate import AttentionGate, LearnedGate
+from asr.model import CrossConfig, Model, build_cross
+from asr.units import STEP_MS
+from recipes.data import Clip, load_audio, read_manifest
+from recipes.distributed import Processes
+from recipes.grpo_reward import Outcome, RewardRule, advantages, outcome_of, rewards, segment_scores
+from recipes.lora import attach_lora, merge_lora
+from recipes.rollout import Heard, RolledWord, Rollouts, policy_of
+from recipes.runs import above, draw_metrics, train
+from recipes.sessions import Plan, Session, SessionMaker
+from recipes.settings import read_settings
+from recipes.teacher import TaughtWord, read_words
+
+__all__ = ["Grpo", "GrpoConfig", "policy_loss", "with_correcting_gate"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrpoConfig:
+    """Settings of a run; configs/grpo.yaml says what each one is."""
+
+    seed: int = 1
+    steps: int = 200
+    recordings: int = 4
+    group: int = 8
+    longest_ms: int = 12_000
+    shortest_words: int = 2
+    delay_min: int = 6
+    delay_max: int = 6
+    chunk_ms: int = 320
+    tail_steps: int = 16
+    temperature: float = 1.0
+    delay_weight: float = 0.01
+    least_matched: float = 0.5
+    literal_reward: bool = False
+    scaled_advantages: bool = True
+    segment_credit: bool = False
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    kl_weight: float = 0.04
+    iterations: int = 1
+    decoder_rate: float = 1e-6
+    gate_rate: float = 3e-4
+    gate_hidden: int = 32
+    lora_rank: int = 0
+    lora_alpha: float = 16.0
+    weight_decay: float = 0.0
+    warmup_steps: int = 5
+    clip_norm: float = 1.0
+    silent_bound: float = 0.2
+    repeats_bound: float = 0.1
+    log_every: int = 1
+    save_every: int = 20
+
+    def __post_init__(self) -> None:
+        counts = ("steps", "recordings", "delay_min", "iterations", "gate_hidden", "log_every", "save_every")
+        for name in (*counts, "warmup_steps", "shortest_words"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.group < 2:
+            raise ConfigError(f"group is {self.group}; a rollout is compared with at least one other")
+        if self.temperature <= 0 or self.clip_low <= 0 or self.clip_high <= 0 or self.clip_norm <= 0:
+            raise ConfigError(f"temperature and clips must be above 0; got {self}")
+        if min(self.decoder_rate, self.gate_rate, self.kl_weight, self.weight_decay, self.lora_rank) < 0:
+            raise ConfigError(f"rates, weights and ranks must be 0 or more; got {self}")
+        if self.delay_max < self.delay_min:
+            raise ConfigError(f"delay_min ({self.delay_min}) must not exceed delay_max ({self.delay_max})")
+
+    @property
+    def rule(self) -> RewardRule:
+        """How rollouts are scored."""
+        return RewardRule(delay_weight=self.delay_weight, least_matched=self.least_matched, literal=self.literal_reward)
+
+
+# -- the loss --------------------------------------------------------------------------------------------------------
+
+
+def policy_loss(
+    log_probs: Tensor,
+    drawn: Tensor,
+    reference: Tensor,
+    advantage: Tensor,
+    free: Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    kl_weight: float,
+) -> tuple[Tensor, dict[str, float]]:
+    """The sum over rollouts of the mean over their decisions of -min(ρ A, clip(ρ) A) + β · k3.
+
+    ρ is the probability now over the one it was drawn with; k3 = exp(d) - d - 1 with d = log ref - log now (Schulman
+    2020), an estimate of the divergence from the reference that is never negative.
+
+    Args:
+        log_probs: [N, T] now, with gradients; drawn: as they were drawn; reference: the reference's.
+        advantage: [N] of rollouts, or [N, T] of decisions.
+        free: [N, T] the decisions; a rollout without one counts 0.
+        clip_low, clip_high: ρ counts from 1 - clip_low to 1 + clip_high.
+        kl_weight: β.
+    Returns:
+        The loss, and sums over rollouts as numbers: `kl`, `clipped` (share of decisions), `entropy` (-log now).
+    """
+    weight = free / free.sum(1, keepdim=True).clamp(min=1)
+    advantage = advantage[:, None] if advantage.dim() == 1 else advantage
+    ratio = (log_probs - drawn).exp()
+    bounded = ratio.clamp(1 - clip_low, 1 + clip_high)
+    gain = torch.minimum(ratio * advantage, bounded * advantage)
+    away = reference - log_probs
+    divergence = away.exp() - away - 1
+    loss = ((kl_weight * divergence - gain) * weight).sum()
+    with torch.no_grad():
+        clipped = ((ratio * advantage > bounded * advantage) * weight).sum()
+        return loss, {
+            "kl": float((divergence * weight).sum()),
+            "clipped": float(clipped),
+            "entropy": float((-log_probs * weight).sum()),
+        }
+
+
+# -- the run ---------------------------------------------------------------------------------------------------------
+
+
+def with_correcting_gate(model: Model, *, hidden: int) -> Model:
+    """The same model, deciding the same, with a gate that can learn; as it is where there is one."""
+    if not isinstance(model.recogniser, CrossRecogniser) or not isinstance(model.config, CrossConfig):
+        return model
+    if isinstance(model.recogniser.gate, LearnedGate):
+        return model
+    if not isinstance(model.recogniser.gate, AttentionGate):
+        raise ConfigError(f"{model.name} has a {type(model.recogniser.gate).__name__}, which nothing can correct")
+    config = replace(model.config, gate_hidden=hidden, gate_corrects=True)
+    recogniser = build_cross(config, model.vocabulary)
+    recogniser.load_state_dict(model.recogniser.state_dict(), strict=False)
+    return replace(model, config=config, recogniser=recogniser.eval())
+
+
+class Grpo:
+    """One run: weights, optimiser and random state; `step` moves it on.
+
+    Args:
+        model: trained in place; `with_correcting_gate` where its gate has nothing to learn.
+        clips, maker: what the recordings are made of; every clip has words.
+        config: the settings.
+        processes: that share the recordings of a step.
+
+    Attributes:
+        done: steps taken. shown: the best and the worst rollout of the last step's first recording.
+
+    Raises:
+        ConfigError: if no clip is short enough, nothing is to be trained, or the model was not made for the chunk and
+            for a delay in the range.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        clips: Sequence[Clip],
+        maker: SessionMaker,
+        config: GrpoConfig,
+        processes: Processes | None = None,
+    ) -> None:
+        self.model, self.config, self.done = model, config, 0
+        self.shown: dict[str, object] = {}
+        self._clips = [clip for clip in clips if clip.duration_ms <= config.longest_ms]
+        if not self._clips:
+            raise ConfigError(f"none of {len(clips)} clips is {config.longest_ms} ms or shorter")
+        self._maker, self._processes = maker, processes or Processes()
+        self._delays = [d for d in model.config.limits.delays if config.delay_min <= d <= config.delay_max]
+        if not self._delays:
+            raise ConfigError(
+                f"{model.name} offers delays of {model.config.limits.delays} steps; none is from "
+                f"{config.delay_min} to {config.delay_max}"
+            )
+        chunk: ChunkSetting = model.settings(delay_ms=self._delays[0] * STEP_MS, chunk_ms=config.chunk_ms).chunk
+        torch.manual_seed(config.seed)
+        self.policy = policy_of(model, chunk, temperature=config.temperature)
+        self._reference = copy.deepcopy(model.recogniser).eval().requires_grad_(False)
+        self._rng = random.Random(config.seed)
+        self._order: list[int] = []
+        self._optimiser = torch.optim.AdamW(self._trained(), lr=0.0, weight_decay=config.weight_decay)
+        self._rates = [group["rate"] for group in self._optimiser.param_groups]
+
+    def _trained(self) -> list[dict[str, Any]]:
+        config, recogniser = self.config, self.model.recogniser
+        recogniser.eval().requires_grad_(False)
+        groups: list[dict[str, Any]] = []
+        if config.decoder_rate:
+            decoder = recogniser.decoder
+            if config.lora_rank:
+                weights = attach_lora(decoder, rank=config.lora_rank, alpha=config.lora_alpha)
+            else:
+                decoder.requires_grad_(True)
+                decoder.embedding.requires_grad_(False)
+                if isinstance(recogniser, CrossRecogniser):
+                    recogniser.decoder.positions.requires_grad_(False)
+                weights = [p for p in decoder.parameters() if p.requires_grad]
+            groups.append({"params": weights, "rate": config.decoder_rate})
+        if config.gate_rate and isinstance(recogniser, CrossRecogniser):
+            gate = recogniser.gate
+            assert isinstance(gate, LearnedGate)
+            groups.append({"params": list(gate.requires_grad_(True).parameters()), "rate": config.gate_rate})
+        if not groups:
+            raise ConfigError("neither the decoder nor a gate has a learning rate: nothing would be trained")
+        return groups
+
+    def _sessions(self) -> list[tuple[Session, int, int]]:
+        """The next recordings, a delay and a seed each."""
+        chosen: list[tuple[Session, int, int]] = []
+        tried = 0
+        while len(chosen) < self.config.recordings:
+            if not self._order:
+                self._order = self._rng.sample(range(len(self._clips)), len(self._clips))
+            clip = self._clips[self._order.pop()]
+            plan = Plan(clips=(clip,), pauses_ms=(0,), seed=self._rng.randrange(2**31))
+            delay, seed = self._rng.choice(self._delays), self._rng.randrange(2**31)
+            session = self._maker.make(plan)
+            tried += 1
+            if len(session.words) >= self.config.shortest_words:
+                chosen.append((session, delay, seed))
+            elif tried > 2 * len(self._clips) + self.config.recordings:
+                raise ConfigError(f"hardly a clip has {self.config.shortest_words} words; lower shortest_words")
+        return chosen
+
+    def step(self) -> dict[str, float]:
+        """One batch of rollouts and its updates; the metrics of the last.
+
+        Raises:
+            ConfigError: if the loss is not finite. The weights have not moved by it then.
+        """
+        config = self.config
+        mine = self._processes.share(self._sessions())
+        total = config.recordings * config.group
+        sums: dict[str, float] = {}
+        if mine:
+            rollouts, outcomes, scores, advantage = self._scored(mine)
+            with torch.no_grad():
+                reference = self.policy.log_probs(rollouts, self._reference)
+        for _ in range(config.iterations):
+            self._optimiser.zero_grad()
+            parts: dict[str, float] = {"loss": 0.0, "kl": 0.0, "clipped": 0.0, "entropy": 0.0}
+            if mine:
+                loss, parts = policy_loss(
+                    self.policy.log_probs(rollouts),
+                    rollouts.log_probs,
+                    reference,
+                    advantage,
+                    rollouts.free,
+                    clip_low=config.clip_low,
+                    clip_high=config.clip_high,
+                    kl_weight=config.kl_weight,
+                )
+                parts["loss"] = float(loss.detach())
+                (loss / total).backward()  # type: ignore[no-untyped-call]
+            sums = dict(zip(parts, self._added(list(parts.values())), strict=True))
+            if not torch.isfinite(torch.tensor(sums["loss"])):
+                raise ConfigError(f"the loss of step {self.done + 1} is {sums['loss']}; lower the rates")
+            gradient = self._update()
+        self.done += 1
+        measured = _measured(outcomes, scores, rollouts) if mine else [0.0] * len(_MEASURES)
+        everywhere = self._added(measured)
+        return {
+            **{name: value / total for name, value in sums.items()},
+            **_metrics(dict(zip(_MEASURES, everywhere, strict=True))),
+            "gradient_norm": gradient,
+        }
+
+    def _added(self, values: Sequence[float]) -> list[float]:
+        found: list[float] = self._processes.add(torch.tensor(values, dtype=torch.float64)).tolist()
+        return found
+
+    def _update(self) -> float:
+        config = self.config
+        scale = min(1.0, (self.done + 1) / config.warmup_steps)
+        for group, rate in zip(self._optimiser.param_groups, self._rates, strict=True):
+            group["lr"] = rate * scale
+        weights = [p for group in self._optimiser.param_groups for p in group["params"]]
+        self._processes.add_gradients(weights)
+        gradient = nn.utils.clip_grad_norm_(weights, config.clip_norm)
+        self._optimiser.step()
+        return float(gradient)
+
+    def _scored(self, mine: Sequence[tuple[Session, int, int]]) -> tuple[Rollouts, list[Outcome], list[float], Tensor]:
+        """Rollouts of the recordings, their outcomes and rewards, and the advantages [N] or [N, T]."""
+        config = self.config
+        heard = Heard.of(
+            [session.heard for session, _, _ in mine],
+            [delay for _, delay, _ in mine],
+            chunk_steps=self.policy.chunk.chunk_steps,
+            tail_steps=config.tail_steps,
+        )
+        rollouts = self.policy.roll(heard, config.group, [seed for _, _, seed in mine])
+        outcomes: list[Outcome] = []
+        scores: list[float] = []
+        segments: list[Tensor] = []
+        for b, (session, _, _) in enumerate(mine):
+            rows = rollouts.words[b * config.group : (b + 1) * config.group]
+            group = [outcome_of(session.words, words) for words in rows]
+            found = rewards(group, config.rule)
+            if config.segment_credit:
+                segments.append(segment_scores(session.words, rows, config.rule, steps=rollouts.tokens.shape[1]))
+            if b == 0:
+                self.shown = _shown(session.words, rows, found)
+            outcomes += group
+            scores += found
+        if config.segment_credit:
+            return rollouts, outcomes, scores, torch.cat(segments)
+        groups = torch.tensor(scores).view(-1, config.group)
+        return rollouts, outcomes, scores, advantages(groups, scaled=config.scaled_advantages).flatten()
+
+    def trained_model(self) -> Model:
+        """The model as it is now, low-rank corrections added to its weights."""
+        recogniser = copy.deepcopy(self.model.recogniser)
+        merge_lora(recogniser.decoder)
+        return replace(self.model, recogniser=recogniser.eval().requires_grad_(False))
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the steps to come depend on, beside the data."""
+        return {
+            "config": asdict(self.config),
+            "clips": len(self._clips),
+            "done": self.done,
+            "weights": self.model.recogniser.state_dict(),
+            "reference": self._reference.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "order": self._order,
+            "random": self._rng.getstate(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state_dict`.
+
+        Raises:
+            CheckpointError: if it is of a run with other settings or another number of clips.
+        """
+        here = {"config": asdict(self.config), "clips": len(self._clips)}
+        for name, value in here.items():
+            if state.get(name) != value:
+                raise CheckpointError(f"the saved run has {name}={state.get(name)!r}; this one has {value!r}")
+        self.model.recogniser.load_state_dict(state["weights"])
+        self._reference.load_state_dict(state["reference"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self.done, self._order = state["done"], list(state["order"])
+        self._rng.setstate(state["random"])
+
+
+_MEASURES = (
+    "rollouts",
+    "reward",
+    "accuracy",
+    "errors",
+    "words",
+    "matched",
+    "spoken",
+    "deletions",
+    "delay_ms",
+    "delayed",
+    "silent",
+    "repeats",
+    "written",
+    "even",
+)
+"""Sums over rollouts; `delayed` those with a delay, `even` those of groups that all scored the same."""
+
+
+def _measured(outcomes: Sequence[Outcome], scores: Sequence[float], rollouts: Rollouts) -> list[float]:
+    """The sums of `_MEASURES`."""
+    group = rollouts.group
+    even = [len(set(scores[at : at + group])) == 1 for at in range(0, len(scores), group)]
+    repeats = sum(a.text == b.text for words in rollouts.words for a, b in pairwise(words))
+    return [
+        float(len(outcomes)),
+        sum(scores),
+        sum(one.accuracy for one in outcomes),
+        float(sum(one.errors for one in outcomes)),
+        float(sum(one.words for one in outcomes)),
+        float(sum(one.matched for one in outcomes)),
+        float(sum(one.spoken for one in outcomes)),
+        float(sum(one.deletions for one in outcomes)),
+        sum(one.delay_ms or 0.0 for one in outcomes),
+        float(sum(one.delay_ms is not None for one in outcomes)),
+        float(sum(not words for words in rollouts.words)),
+        float(repeats),
+        float(sum(len(words) for words in rollouts.words)),
+        float(sum(even) * group),
+    ]
+
+
+def _metrics(sums: Mapping[str, float]) -> dict[str, float]:
+    count, words, spoken = sums["rollouts"], max(1.0, sums["words"]), max(1.0, sums["spoken"])
+    return {
+        "reward": sums["reward"] / count,
+        "accuracy": sums["accuracy"] / count,
+        "word_error_rate": sums["errors"] / words,
+        "delay_ms": sums["delay_ms"] / max(1.0, sums["delayed"]),
+        "matched_share": sums["matched"] / spoken,
+        "deletion_rate": sums["deletions"] / spoken,
+        "silent": sums["silent"] / count,
+        "repeats": sums["repeats"] / max(1.0, sums["written"]),
+        "even_groups": sums["even"] / count,
+    }
+
+
+def _shown(
+    reference: Sequence[TaughtWord], rows: Sequence[Sequence[RolledWord]], scores: Sequence[float]
+) -> dict[str, object]:
+    order = sorted(range(len(rows)), key=lambda i: scores[i])
+    shown = {
+        name: {"reward": round(scores[i], 4), "text": " ".join(word.text for word in rows[i])}
+        for name, i in (("best", order[-1]), ("worst", order[0]))
+    }
+    return {"reference": " ".join(word.text for word in reference), **shown}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of `python -m recipes.grpo`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", type=Path, nargs=2, action="append", required=True, metavar=("MANIFEST", "WORDS"))
+    parser.add_argument("--noise", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--plot", action="store_true", help="draw the metrics at the end")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 0 when trained, 2 when a setting or a file is wrong."""
+    args = build_parser().parse_args(argv)
+    processes = Processes.start()
+    try:
+        config = GrpoConfig() if args.config is None else read_settings(GrpoConfig, args.config)
+        words: dict[str, Sequence[TaughtWord]] = {}
+        clips: list[Clip] = []
+        for manifest, folder in args.data:
+            known = read_words(folder)
+            words.update(known)
+            clips += [clip for clip in read_manifest(manifest) if known.get(clip.audio)]
+        noises = [load_audio(clip.path) for clip in read_manifest(args.noise)] if args.noise is not None else []
+        model = with_correcting_gate(asr.load(args.model), hidden=config.gate_hidden)
+        run = Grpo(model, clips, SessionMaker(words, noises), config, processes)
+
+        def saved() -> None:
+            save(run.trained_model(), args.out / "checkpoint", f"# {model.name}\n\nAfter {run.done} steps of GRPO.\n")
+
+        alarms = (
+            above("silent", config.silent_bound, "rollouts write nothing"),
+            above("repeats", config.repeats_bound, "words repeat the one before"),
+        )
+        for line in train(run, args.out, alarms=alarms, saved=saved, processes=processes):
+            print(json.dumps(line), file=sys.stderr, flush=True)
+            if "alarm" not in line:
+                with (args.out / "rollouts.jsonl").open("a", encoding="utf-8") as out:
+                    out.write(json.dumps({"step": line["step"], **run.shown}, ensure_ascii=False) + "\n")
+        if args.plot and processes.first:
+            print(draw_metrics(args.out))
+    except (EarlybirdError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    finally:
+        processes.end()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,173 @@
+"""The loop that every training run shares: it goes on from its last save, writes metrics, and raises alarms.
+
+A folder holds `metrics.jsonl`, `train.pt` (weights, optimiser, random state) and, when drawn, `metrics.png`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from asr.errors import ConfigError
+from asr.model import Model
+from asr.transcriber import transcribe
+from recipes.data import Clip, load_audio
+from recipes.distributed import Processes
+
+__all__ = ["METRICS", "SAVED", "Alarm", "Run", "above", "draw_metrics", "forget_after", "train", "write_samples"]
+
+SAVED = "train.pt"
+METRICS = "metrics.jsonl"
+
+Alarm = Callable[[Mapping[str, float]], dict[str, object] | None]
+"""From a step's metrics to what is added to metrics.jsonl: `alarm`, a sentence, and numbers; None: all is well."""
+
+
+class RunConfig(Protocol):
+    """What the loop has to know of a run's settings."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole run."""
+
+    @property
+    def log_every(self) -> int:
+        """A line of metrics every so many steps."""
+
+    @property
+    def save_every(self) -> int:
+        """A save every so many steps."""
+
+
+class Run(Protocol):
+    """Weights, optimiser and random state; `step` moves them on."""
+
+    @property
+    def done(self) -> int:
+        """Steps taken."""
+
+    @property
+    def config(self) -> RunConfig:
+        """The settings."""
+
+    def step(self) -> dict[str, float]:
+        """One batch, one update; its metrics."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the steps to come depend on, beside the data."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state_dict`."""
+
+
+def above(name: str, bound: float, what: str) -> Alarm:
+    """Raised where a metric is above a bound; `what` it is the share of."""
+
+    def alarm(metrics: Mapping[str, float]) -> dict[str, object] | None:
+        if metrics[name] <= bound:
+            return None
+        return {"alarm": f"{metrics[name]:.3f} of the {what}; the bound is {bound}", name: metrics[name]}
+
+    return alarm
+
+
+def train(
+    run: Run,
+    folder: Path,
+    *,
+    alarms: Sequence[Alarm] = (),
+    saved: Callable[[], None] | None = None,
+    processes: Processes | None = None,
+) -> Iterator[dict[str, object]]:
+    """Runs to the end, from what `folder` holds of an earlier call on; yields each line of metrics.jsonl as written.
+
+    A line is a step's metrics, or an alarm of a step whether it is logged or not.
+
+    Args:
+        saved: called after each save.
+        processes: of which the first one writes.
+
+    Raises:
+        CheckpointError: if the folder's run is another one.
+        ConfigError: as `Run.step`.
+    """
+    processes = processes or Processes()
+    folder.mkdir(parents=True, exist_ok=True)
+    config = run.config
+    if (folder / SAVED).exists():
+        run.load_state_dict(torch.load(folder / SAVED, weights_only=True))
+    if processes.first:
+        forget_after(folder / METRICS, run.done)
+    while run.done < config.steps:
+        metrics = run.step()
+        last = run.done == config.steps
+        lines: list[dict[str, object]] = []
+        if run.done % config.log_every == 0 or last:
+            lines.append({"step": run.done, **metrics})
+        for alarm in alarms:
+            if (raised := alarm(metrics)) is not None:
+                lines.append({"step": run.done, **raised})
+        if not processes.first:
+            continue
+        with (folder / METRICS).open("a", encoding="utf-8") as out:
+            out.writelines(json.dumps(line) + "\n" for line in lines)
+        if run.done % config.save_every == 0 or last:
+            torch.save(run.state_dict(), folder / (SAVED + ".new"))
+            os.replace(folder / (SAVED + ".new"), folder / SAVED)
+            if saved is not None:
+                saved()
+        yield from lines
+
+
+def forget_after(path: Path, step: int) -> None:
+    """Takes off what was logged after the save that is gone on from, half a last line included."""
+    if not path.exists():
+        return
+    whole = path.read_text(encoding="utf-8")
+    lines = whole[: whole.rfind("\n") + 1].splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if json.loads(line)["step"] <= step), encoding="utf-8")
+
+
+def write_samples(model: Model, clips: Sequence[Clip], path: Path, *, step: int, delay_ms: int, chunk_ms: int) -> None:
+    """Appends what the model now writes of each clip, beside its transcript."""
+    with path.open("a", encoding="utf-8") as out:
+        for clip in clips:
+            text = transcribe(model, load_audio(clip.path), delay_ms=delay_ms, chunk_ms=chunk_ms).text
+            entry = {"step": step, "audio": clip.audio, "reference": clip.text, "text": text}
+            out.write(json.dumps(entry, ensure_ascii=False) + "\n")
+
+
+def draw_metrics(folder: Path) -> Path:
+    """Draws every number of metrics.jsonl over the steps, an alarm as a line across; gives the picture's path.
+
+    Raises:
+        ConfigError: if there are no metrics, or matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError(f"plots need matplotlib: pip install 'earlybird-asr[train]' ({error})") from error
+    path = folder / METRICS
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    logged = [line for line in lines if "alarm" not in line]
+    names = sorted({name for line in logged for name in line} - {"step", "seconds"})
+    if not names:
+        raise ConfigError(f"{path} holds no metrics to draw")
+    columns = 3
+    figure = Figure(figsize=(4 * columns, 2.4 * math.ceil(len(names) / columns)), layout="constrained")
+    for axes, name in zip(figure.subplots(math.ceil(len(names) / columns), columns).flat, names, strict=False):
+        points = [(line["step"], line[name]) for line in logged if name in line]
+        axes.plot([step for step, _ in points], [value for _, value in points], linewidth=1)
+        for line in lines:
+            if "alarm" in line and name in line:
+                axes.axvline(line["step"], color="red", linewidth=0.5)
+        axes.set_title(name, fontsize=9)
+    picture = folder / "metrics.png"
+    figure.savefig(picture, dpi=100)
+    return picture
