@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -37,7 +37,7 @@ from server.writers import (
     write_atomically,
 )
 
-Transcribe = Callable[[Sequence[Task]], Iterator[Outcome]]
+Transcribe = Callable[[Sequence[Task]], Generator[Outcome]]
 """The outcomes of all tasks, in any order; closed when no more are wanted."""
 
 
@@ -314,9 +314,11 @@ class _Batch:
         order = sorted(range(len(places)), key=lambda at: -lengths[at])
         tasks = [Task(index=at, path=places[at].entry.path) for at in order]
         left = len(tasks)
-        self.progress.begin(files=len(tasks), seconds=sum(lengths))
+        if not tasks:
+            return
+        self.progress.begin(files=left, seconds=sum(lengths))
         try:
-            with stop_on_signals(), closing(transcribe(tasks) if tasks else iter(())) as outcomes:  # type: ignore[type-var]
+            with stop_on_signals(), closing(transcribe(tasks)) as outcomes:
                 for outcome in outcomes:
                     self._take(places[outcome.index], outcome)
                     seconds = outcome.result.audio_samples / SAMPLE_RATE

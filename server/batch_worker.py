@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -95,7 +95,7 @@ class BatchWorker:
         )
         self._transcribe([])  # settings that cannot work are refused before there is a file
 
-    def serve(self, take: Take) -> Iterator[Outcome]:
+    def serve(self, take: Take) -> Generator[Outcome]:
         """The outcomes of all files that `take` gives, as they finish, until it has none however long one waits."""
         while (first := take(None)) is not None:
             running: _Running = {}
@@ -137,7 +137,7 @@ def in_this_process(
     *,
     log: Callable[[str], None],
     heard: Callable[[int], None] | None = None,
-) -> Iterator[Outcome]:
+) -> Generator[Outcome]:
     """The outcomes of all tasks, as they finish.
 
     Raises:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import Empty, Queue
@@ -144,7 +144,7 @@ def on_ray(
     address: str,
     log: Callable[[str], None],
     heard: Callable[[int], None] | None = None,
-) -> Iterator[Outcome]:
+) -> Generator[Outcome]:
     """The outcomes of all tasks, as they finish. Every node must see the files, and the model, under the same paths.
 
     Args:
@@ -181,7 +181,7 @@ def _outcomes(
     tasks: Sequence[Task],
     log: Callable[[str], None],
     heard: Callable[[int], None] | None,
-) -> Iterator[Outcome]:
+) -> Generator[Outcome]:
     dispatcher = Dispatcher(tasks, room=settings.batch_size + 1)
     cluster = _Cluster(ray, settings, dispatcher)
     said: set[str] = set()

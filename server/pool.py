@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -174,7 +174,7 @@ def in_processes(
     workers: int,
     log: Callable[[str], None],
     heard: Callable[[int], None] | None = None,
-) -> Iterator[Outcome]:
+) -> Generator[Outcome]:
     """The outcomes of all tasks, as they finish, by worker processes that each hold the model.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 from server.batch_worker import Outcome, WorkerSettings, in_this_process
 from server.dispatch import Task
@@ -37,7 +37,7 @@ class Runner:
     def __init__(self, settings: WorkerSettings, *, ray: str | None, progress: BatchProgress) -> None:
         self._settings, self._ray, self._progress = settings, ray, progress
 
-    def __call__(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
+    def __call__(self, tasks: Sequence[Task]) -> Generator[Outcome]:
         """The outcomes of the tasks, as they finish.
 
         Raises:
