@@ -1,0 +1,73 @@
+"""Several processes take the steps that one process takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from recipes.distributed import Processes
+from tests.recipes.test_grpo import recorded
+from tests.recipes.two_processes import trained
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_one_process_needs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    alone = Processes.start()
+    assert (alone.first, alone.share([1, 2, 3]), alone.gather([4, 5])) == (True, [1, 2, 3], [4, 5])
+    value = torch.tensor([1.0])
+    assert alone.add(value) is value
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    alone.add_gradients([parameter])
+    assert parameter.grad is None
+    alone.end()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_shares_are_all_items_once(size: int) -> None:
+    parts = [Processes(rank=rank, size=size).share(list(range(7))) for rank in range(size)]
+    assert sorted(item for part in parts for item in part) == list(range(7))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:
+    recorded(tmp_path)
+    environment = os.environ | {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+    }
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.recipes.two_processes", str(tmp_path)],
+            env=environment | {"RANK": str(rank)},
+            cwd=ROOT,
+        )
+        for rank in range(2)
+    ]
+    expected, run = trained(tmp_path, Processes())
+    assert [process.wait() for process in running] == [0, 0]
+    weights = [w.flatten() for w in run.model.recogniser.state_dict().values() if w.is_floating_point()]
+    total = float(torch.cat(weights).double().abs().sum())
+    for rank in range(2):
+        result = json.loads((tmp_path / f"result-{rank}.json").read_text())
+        assert result["gathered"] == [0, 1, 10, 11]
+        assert result["weights"] == pytest.approx(total, rel=1e-6)
+        for mine, theirs in zip(expected, result["metrics"], strict=True):
+            assert theirs == pytest.approx(mine, rel=1e-4, abs=1e-6)
