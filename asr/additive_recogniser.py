@@ -123,20 +123,13 @@ class AdditiveRecogniser(nn.Module):
 
     def reset(self, state: AdditiveState, rows: Tensor) -> AdditiveState:
         """The state in which `rows` are fresh streams; nothing of what was there can be read."""
-        fresh = self.frontend.init_state(rows.shape[0])
-        old = state.frontend
 
         def zero(x: Tensor) -> Tensor:
             return x.index_fill(0, rows, 0)
 
         return replace(
             state,
-            frontend=replace(
-                old,
-                tail=old.tail.index_copy(0, rows, fresh.tail),
-                conv1=old.conv1.index_copy(0, rows, fresh.conv1),
-                conv2=old.conv2.index_copy(0, rows, fresh.conv2),
-            ),
+            frontend=state.frontend.put(rows, self.frontend.init_state(rows.shape[0])),
             encoder=state.encoder.reset(rows),
             decoder=state.decoder.reset(rows),
             used=zero(state.used),

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from asr.anchoring import background, newest_frame, on_steps, place_anchor, roll
 from asr.answers import Answers, Draft
@@ -26,8 +25,6 @@ from asr.recogniser import PROSPECT_PIECES, WAIT, Prospect, RowOutput
 from asr.units import FRAMES_PER_STEP
 
 __all__ = ["CrossRecogniser", "CrossState"]
-
-NEAR_STEPS = 2  # of a label that the CTC head hears
 
 
 class CrossRecogniser(nn.Module):
@@ -139,20 +136,13 @@ class CrossRecogniser(nn.Module):
 
     def reset(self, state: CrossState, rows: Tensor) -> CrossState:
         """The state in which `rows` are fresh streams; nothing of what was there can be read."""
-        fresh = self.frontend.init_state(rows.shape[0])
-        old = state.frontend
 
         def zero(x: Tensor) -> Tensor:
             return x.index_fill(0, rows, 0)
 
         state = replace(
             state,
-            frontend=replace(
-                old,
-                tail=old.tail.index_copy(0, rows, fresh.tail),
-                conv1=old.conv1.index_copy(0, rows, fresh.conv1),
-                conv2=old.conv2.index_copy(0, rows, fresh.conv2),
-            ),
+            frontend=state.frontend.put(rows, self.frontend.init_state(rows.shape[0])),
             history=zero(state.history),
             loudness=state.loudness.index_fill(0, rows, self.frontend.floor),
             quietest=zero(state.quietest),
@@ -411,7 +401,7 @@ class CrossRecogniser(nn.Module):
             delay=settings.delay,
             chunk_steps=settings.chunk_steps,
             hidden=hidden,
-            around=self._around(settings, state),
+            around=state.around(settings),
             candidate=candidate,
             probability=probability,
             begins_word=self.begins_word[candidate],
@@ -421,7 +411,9 @@ class CrossRecogniser(nn.Module):
             text_frames=state.text_frames,
             count=state.count,
             since_pause=state.since_pause,
-            loud=self._loud(settings, state, attention.shape[1]),
+            loud=state.loud(
+                settings, attention.shape[1], blank=self.ctc.blank if self.ctc else None, keep=self.anchors.keep_frames
+            ),
         )
         answer = self.gate(view)
         full = state.decoder.length + state.pending_lens >= self.decoder.text_positions
@@ -436,30 +428,6 @@ class CrossRecogniser(nn.Module):
             written=just_written(view, answer.frame, self.begins_word),
         )
         return output, replace(state, ended=torch.where(active, ended, state.ended))
-
-    def _around(self, settings: RowSettings, state: CrossState) -> Tensor:
-        """[B, C] the mean of the eight encoder frames around now - τ."""
-        now = torch.minimum((state.clock + 1) * FRAMES_PER_STEP, state.heard) - state.anchor
-        at = (now - settings.delay * FRAMES_PER_STEP)[:, None] + torch.arange(-4, 4, device=now.device)
-        at = at.clamp(0, state.memory.capacity - 1)
-        return state.memory.features.gather(1, at[:, :, None].expand(-1, -1, self.decoder.dim)).mean(1)
-
-    def _loud(self, settings: RowSettings, state: CrossState, frames: int) -> Tensor:
-        """[B, frames] whether each frame since the anchor may belong to a word.
-
-        It has to be 10 dB louder than the background and, where there is a CTC head, near a label that the head hears:
-        noise makes it loud, but not speak. What lies further back than a re-anchoring keeps is too old for a word.
-        """
-        size = state.loudness.shape[1]
-        place = torch.arange(frames, device=state.heard.device) + (state.anchor - state.heard)[:, None] + size
-        known = state.loudness.gather(1, place.clamp(0, size - 1)) > (state.quietest + 0.25)[:, None]
-        if self.ctc is not None:
-            spoken = (state.preview.labels != self.ctc.blank).float()[:, None]  # [B, 1, W]
-            near = F.max_pool1d(spoken, 2 * NEAR_STEPS + 1, stride=1, padding=NEAR_STEPS)[:, 0] > 0
-            step = (place - size) // FRAMES_PER_STEP + near.shape[1]
-            known = known & near.gather(1, step.clamp(0, near.shape[1] - 1))
-        lately = place >= size - self.anchors.keep_frames - FRAMES_PER_STEP * settings.chunk_steps[:, None]
-        return known & lately & (place < size)
 
     def _allowed(self, logits: Tensor, state: CrossState) -> Tensor:
         """Logits with what may not be written at -inf: special pieces, and letters without a word to continue."""

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from asr.answers import Answers
+from asr.config import RowSettings
 from asr.cross import CrossMemory
 from asr.frontend import FrontendState
 from asr.preview import Preview
 from asr.state import Rings
+from asr.units import FRAMES_PER_STEP
 
 __all__ = ["CrossState"]
+
+NEAR_STEPS = 2  # of a label that the CTC head hears
 
 
 @dataclass(frozen=True)
@@ -58,3 +64,31 @@ class CrossState:
     re_anchors: Tensor
     row: Answers
     preview: Preview
+
+    def around(self, settings: RowSettings) -> Tensor:
+        """[B, C] the mean of the eight encoder frames around now - τ."""
+        now = torch.minimum((self.clock + 1) * FRAMES_PER_STEP, self.heard) - self.anchor
+        at = (now - settings.delay * FRAMES_PER_STEP)[:, None] + torch.arange(-4, 4, device=now.device)
+        at = at.clamp(0, self.memory.capacity - 1)
+        return self.memory.features.gather(1, at[:, :, None].expand(-1, -1, self.memory.features.shape[2])).mean(1)
+
+    def loud(self, settings: RowSettings, frames: int, *, blank: int | None, keep: int) -> Tensor:
+        """[B, frames] whether each frame since the anchor may belong to a word.
+
+        It has to be 10 dB louder than the background and, where there is a CTC head, near a label that the head hears:
+        noise makes it loud, but not speak. What lies further back than a re-anchoring keeps is too old for a word.
+
+        Args:
+            settings: of the streams. frames: how many to tell of.
+            blank: the CTC head's, None without a head. keep: frames that a re-anchoring keeps.
+        """
+        size = self.loudness.shape[1]
+        place = torch.arange(frames, device=self.heard.device) + (self.anchor - self.heard)[:, None] + size
+        known = self.loudness.gather(1, place.clamp(0, size - 1)) > (self.quietest + 0.25)[:, None]
+        if blank is not None:
+            spoken = (self.preview.labels != blank).float()[:, None]  # [B, 1, W]
+            near = F.max_pool1d(spoken, 2 * NEAR_STEPS + 1, stride=1, padding=NEAR_STEPS)[:, 0] > 0
+            step = (place - size) // FRAMES_PER_STEP + near.shape[1]
+            known = known & near.gather(1, step.clamp(0, near.shape[1] - 1))
+        lately = place >= size - keep - FRAMES_PER_STEP * settings.chunk_steps[:, None]
+        return known & lately & (place < size)

@@ -48,6 +48,14 @@ class FrontendState:
     conv1: Tensor
     conv2: Tensor
 
+    def put(self, rows: Tensor, other: FrontendState) -> FrontendState:
+        """The state in which `rows` [k] are the k streams of another."""
+        return FrontendState(
+            self.tail.index_copy(0, rows, other.tail),
+            self.conv1.index_copy(0, rows, other.conv1),
+            self.conv2.index_copy(0, rows, other.conv2),
+        )
+
 
 class Frontend(nn.Module):
     """PCM [B, N] to encoder frames [B, N/320, C].

@@ -262,14 +262,15 @@ def test_with_a_ctc_head_a_loud_frame_counts_only_near_a_label(tmp_path: Path) -
     state = recogniser.init_state(1, max_chunk_steps=2, max_right=4, max_silence=6)
     size = state.loudness.shape[1]
     heard = size - 8
-    labels = torch.full_like(state.preview.labels, recogniser.ctc.blank)
+    blank, keep = recogniser.ctc.blank, recogniser.anchors.keep_frames
+    labels = torch.full_like(state.preview.labels, blank)
     state = replace(
         state, heard=torch.tensor([heard]), loudness=torch.ones_like(state.loudness), quietest=torch.zeros(1)
     )
 
     def loud(labels: torch.Tensor) -> list[int]:
         shown = replace(state, preview=replace(state.preview, labels=labels))
-        return recogniser._loud(rows, shown, heard + 6)[0].nonzero()[:, 0].tolist()
+        return shown.loud(rows, heard + 6, blank=blank, keep=keep)[0].nonzero()[:, 0].tolist()
 
     assert loud(labels) == []
     spoken = labels.clone()
