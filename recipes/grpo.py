@@ -38,7 +38,8 @@ from recipes.data import Clip, load_audio, read_manifest
 from recipes.distributed import Processes
 from recipes.grpo_reward import Outcome, RewardRule, advantages, outcome_of, rewards, segment_scores
 from recipes.lora import attach_lora, merge_lora
-from recipes.rollout import Heard, RolledWord, Rollouts, policy_of
+from recipes.rollout import Heard, RolledWord, Rollouts
+from recipes.rollout_cross import policy_of
 from recipes.runs import above, draw_metrics, train
 from recipes.sessions import Plan, Session, SessionMaker
 from recipes.settings import read_settings

@@ -21,7 +21,8 @@ from asr.model import CrossConfig, Model, build_cross
 from asr.recogniser import WAIT, Recogniser
 from asr.text import AssemblerState, StepText, WordAssembler, WordLog
 from asr.units import STEP_SAMPLES
-from recipes.rollout import AdditivePolicy, CrossPolicy, Heard, Policy, Rollouts, policy_of, words_of
+from recipes.rollout import AdditivePolicy, Heard, Policy, Rollouts, words_of
+from recipes.rollout_cross import CrossPolicy, policy_of
 from tests.tiny import randomised
 from tests.tiny_model import CAUSAL_LIMITS, CHUNKS, bursts, tiny_additive_model, tiny_ctc_model, tiny_model
 
