@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from asr.errors import EarlybirdError
-from server import batch_cli, live_cli, lm_cli
+from server import batch_cli, live_cli, lm_cli, train_cli
 
 DEFAULT_MODEL = "earlybird-en"
 DEFAULT_DELAY_MS = 480
@@ -23,6 +23,7 @@ app = typer.Typer(
     help="Streaming speech recognition: what was said, and how soon each word was committed.",
 )
 app.add_typer(lm_cli.app, name="lm")
+app.add_typer(train_cli.app, name="train")
 app.command(epilog=batch_cli.EXIT_CODES)(batch_cli.transcribe)
 LIVE_EXIT_CODES = (
     "Exit codes: 0 it ended as it should; 1 the connection or the server failed; 2 wrong usage or settings."
