@@ -198,15 +198,15 @@ MUTANTS: dict[str, Mutant] = {
         offline(CrossDecoderPart),
         CrossDecoder,
         "rows",
-        "positions = state.length[:, None] +",
-        "positions = 0 * state.length[:, None] +",
+        "positions = length[:, None] +",
+        "positions = 0 * length[:, None] +",
     ),
     "cross decoder: sees the longest row's frames": (
         isolation(cross),
         CrossDecoder,
         "rows",
-        "frames = memory.frames.clamp(min=1)",
-        "frames = 0 * memory.frames + seen",
+        "frame_mask = (torch.arange(seen, device=tokens.device) < frames[:, None])",
+        "frame_mask = (torch.arange(seen, device=tokens.device) < 0 * frames[:, None] + seen)",
     ),
     "cross memory: nothing hidden after a reset": (
         reset(cross),
@@ -288,9 +288,9 @@ MUTANTS: dict[str, Mutant] = {
     "additive: every step hears the block's first": (
         chunking(additive),
         AdditiveRecogniser,
-        "row",
-        "at = state.used.clamp",
-        "at = (0 * state.used).clamp",
+        "_call",
+        "(used[:, None] + offset)",
+        "(0 * used[:, None] + offset)",
     ),
     "additive decoder: training window one too wide": (
         offline(AdditiveDecoderPart),
