@@ -20,6 +20,7 @@ from server.messages import (
     Ack,
     End,
     Flush,
+    Keepalive,
     Start,
     Update,
     encode,
@@ -162,7 +163,7 @@ class Connection:
             raise ProtocolError("bad_sequence", "`start` came a second time; it begins a connection")
         elif isinstance(message, End):
             self._server.finish(self._session, Finish(reason="end"))
-        elif self._session.ending:
+        elif self._session.ending and not isinstance(message, Keepalive):
             raise ProtocolError("bad_sequence", f"{type(message).__name__.lower()} came after the end")
         elif isinstance(message, Flush):
             self._put(FlushRequest(id=message.id))

@@ -97,7 +97,8 @@ function showReady(message) {
   const { delay_ms: delays } = message.limits;
   $("delay").min = Math.min(...delays);
   $("delay").max = Math.max(...delays);
-  $("phrases").disabled = !message.features.phrases;
+  $("phrases").disabled = $("boost").disabled = !message.features.phrases;
+  $("boost").max = message.limits.boost;
   if (!message.features.phrases) $("phrases-help").textContent = "This server has no phrase boosting.";
   showVerdicts(message.phrases);
   $("facts").textContent = `Model ${message.model}, chunks of ${message.settings.chunk_ms} ms; up to ${message.limits.sessions} sessions at once.`;
@@ -146,7 +147,7 @@ function begin(rate) {
   recording.stream = new CaptionStream(
     {
       encoding: "pcm_s16le", sample_rate: rate, delay_ms: Number($("delay").value),
-      ...(phrases().length ? { phrases: phrases() } : {}), ...(token ? { token } : {}),
+      ...(phrases().length ? favoured() : {}), ...(token ? { token } : {}),
     },
     {
       on: take,
@@ -217,6 +218,7 @@ function finish(text) {
 // -- settings and downloads ----------------------------------------------------------------------------------------
 
 const phrases = () => $("phrases").value.split("\n").map((line) => line.trim()).filter(Boolean);
+const favoured = () => ({ phrases: phrases(), boost: Number($("boost").value) });
 const running = () => Boolean(recording?.stream) && !recording.stream.over;
 
 $("delay").addEventListener("input", () => {
@@ -227,7 +229,12 @@ $("delay").addEventListener("input", () => {
 let typing;
 $("phrases").addEventListener("input", () => {
   clearTimeout(typing);
-  typing = setTimeout(() => { if (running()) recording.stream.update({ phrases: phrases() }); }, 300);
+  typing = setTimeout(() => { if (running()) recording.stream.update(favoured()); }, 300);
+});
+
+$("boost").addEventListener("input", () => {
+  $("boost-shown").textContent = Number($("boost").value).toFixed(1);
+  if (running() && phrases().length) recording.stream.update(favoured());
 });
 
 function bySegment() {
