@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import shutil
 import subprocess
@@ -12,13 +13,13 @@ from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
-from asr.errors import EarlybirdError
-from asr.units import SAMPLE_RATE
+from asr.errors import ConfigError, EarlybirdError
+from asr.units import SAMPLE_RATE, STEP_MS
 from server.engine import installed_models, load_model, transcribe_jobs
 from server.machine import available_cpus
 
 NEEDED = ("torch", "numpy", "numba", "soundfile", "soxr", "safetensors", "tokenizers", "sentencepiece")
-OPTIONAL = ("torchaudio", "jiwer", "whisper-normalizer", "websockets", "sounddevice")
+OPTIONAL = ("torchaudio", "jiwer", "whisper-normalizer", "websockets", "prometheus-client", "av", "sounddevice")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +52,33 @@ def examine(*, model_name: str, device: str, delay_ms: int, chunk_ms: int) -> It
     yield _libsndfile()
     yield _ffmpeg()
     yield _accelerators()
+    yield _microphones()
     names = installed_models()
     yield Finding(subject="models", found=", ".join(names) or "none installed")
+    with contextlib.suppress(EarlybirdError):  # what is wrong with the model, the tiny decode says
+        yield _step_time(model_name, device=device, delay_ms=delay_ms, chunk_ms=chunk_ms)
     yield _tiny_decode(model_name, device=device, delay_ms=delay_ms, chunk_ms=chunk_ms)
+
+
+def _microphones() -> Finding:
+    from server.microphone import input_devices, sounddevice
+
+    try:
+        found = [str(device).strip() for device in input_devices(sounddevice())]
+    except ConfigError as error:
+        return Finding(subject="microphones", found=f"none can be used: {error}")
+    return Finding(subject="microphones", found="; ".join(found) or "none")
+
+
+def _step_time(model_name: str, *, device: str, delay_ms: int, chunk_ms: int) -> Finding:
+    from server import capacity
+
+    cost = capacity.measure(load_model(model_name, device=device, threads=1), delay_ms=delay_ms, chunk_ms=chunk_ms)
+    return Finding(
+        subject=f"live sessions of {model_name} on {device} with one thread",
+        found=f"{cost}, of which {STEP_MS} may pass; a server here would take {cost.sessions}",
+        ok=cost.keeps_up,
+    )
 
 
 def _libsndfile() -> Finding:

@@ -14,6 +14,7 @@ from asr.resample import Samples
 from asr.words import DecodeStats, Transcript, Word
 from server import runners
 from server.batch_worker import in_this_process
+from server.capacity import StepCost
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -42,6 +43,9 @@ class FakeEngine:
 
     loads: list[tuple[str, str]] = field(default_factory=list)
     calls: list[dict[str, int]] = field(default_factory=list)
+
+    def measure(self, model: FakeModel, *, delay_ms: int, chunk_ms: int) -> StepCost:
+        return StepCost(chunk_ms=chunk_ms, one_ms=80.0, many_ms=260.0)
 
     def load(self, name: str, device: str = "cpu") -> FakeModel:
         self.loads.append((name, device))
@@ -79,5 +83,6 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
     monkeypatch.setattr(asr.files, "transcribe_streams", fake.transcribe_streams)
     # The fake is in this process alone.
     monkeypatch.setattr(runners, "in_processes", lambda *args, workers, **named: in_this_process(*args, **named))
+    monkeypatch.setattr("server.capacity.measure", fake.measure)
     yield fake
     torch.set_num_threads(threads)

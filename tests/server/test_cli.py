@@ -219,6 +219,11 @@ def test_doctor_is_well(engine: FakeEngine, with_ffmpeg: str, capsys: pytest.Cap
     assert lines[-1].startswith("FAIL one second of silence through earlybird-en on cpu")
     assert lines[-1].endswith("but it heard 'wa'")
     assert [line for line in lines[:-1] if line.startswith("FAIL")] == []
+    assert lines[-2] == (
+        "ok   live sessions of earlybird-en on cpu with one thread: a step of 320 ms takes 80 ms with 1 session and "
+        "260 ms with 4: 20 ms for every 80 ms of one session, of which 80 may pass; a server here would take 3"
+    )
+    assert any(line.startswith("ok   microphones: ") for line in lines)
     assert any(line.startswith(f"ok   ffmpeg: {with_ffmpeg}: ffmpeg version") for line in lines)
 
 
