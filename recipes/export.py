@@ -1,8 +1,8 @@
 """Puts trained parts together into one checkpoint.
 
-`python -m recipes.export --base M [--gate CHECKPOINT] [--ctc CHECKPOINT] --name NAME --card FILE --out CHECKPOINT`
-`--base` gives encoder, decoder and settings; the learned gate and the CTC head come from the checkpoints named, which
-must have been trained on that same base.
+`python -m recipes.export --base M [M …] [--gate CHECKPOINT] [--ctc CHECKPOINT] --name NAME --card FILE --out DIR`
+`--base` gives encoder, decoder and settings; of several, saves of one run, the mean of their weights. The learned gate
+and the CTC head come from the checkpoints named, which must have been trained on that same base.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 import asr
 from asr.checkpoint import save
@@ -59,10 +60,33 @@ def assemble(base: Model, donors: dict[str, Model], *, gate: GateConfig | None =
     return replace(base, config=config, recogniser=recogniser.eval(), ctc_tokenizer=tokenizer)
 
 
+def average(models: Sequence[Model]) -> Model:
+    """The first model with the mean of all their weights (Izmailov et al. 2018).
+
+    Raises:
+        ConfigError: if there is none.
+        CheckpointError: if they differ in more than their weights.
+    """
+    if not models:
+        raise ConfigError("there is no checkpoint to average")
+    first = models[0]
+    for other in models[1:]:
+        if other.config != first.config or other.vocabulary.pieces != first.vocabulary.pieces:
+            raise CheckpointError(f"{other.name} has another configuration or vocabulary than {first.name}")
+    total: dict[str, Tensor] = {}
+    for model in models:
+        for name, value in model.recogniser.state_dict().items():
+            total[name] = total[name] + value.double() if name in total else value.double()
+    with torch.no_grad():
+        for name, value in first.recogniser.state_dict().items():
+            value.copy_(total[name] / len(models))
+    return first
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """See the module's text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", required=True)
+    parser.add_argument("--base", nargs="+", required=True)
     parser.add_argument("--gate")
     parser.add_argument("--ctc")
     parser.add_argument("--name", required=True)
@@ -70,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(argv)
     donors = {part: asr.load(path) for part, path in (("gate", args.gate), ("ctc", args.ctc)) if path}
-    model = replace(assemble(asr.load(args.base), donors), name=args.name)
+    model = replace(assemble(average([asr.load(path) for path in args.base]), donors), name=args.name)
     save(model, args.out, args.card.read_text(encoding="utf-8"))
     size = sum(file.stat().st_size for file in args.out.iterdir()) / 1e6
     print(f"{args.out}: {size:.1f} MB", file=sys.stderr)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,14 +31,14 @@ from asr.errors import CheckpointError, ConfigError, EarlybirdError
 from asr.model import Model
 from asr.units import STEP_SAMPLES
 from asr.vocabulary import Vocabulary
+from recipes import runs
 from recipes.align import AlignedClip, read_alignments
 from recipes.data import Clip, load_audio, read_manifest
+from recipes.distributed import Processes
 from recipes.settings import read_settings
 
 __all__ = ["AlignedExamples", "Batch", "Example", "SftConfig", "Trainer", "make_batch", "objective", "train"]
 
-SAVED = "train.pt"
-METRICS = "metrics.jsonl"
 LEAST_RATE = 0.1
 """The learning rate falls to this share of its height."""
 
@@ -61,12 +60,16 @@ class SftConfig:
     clip_norm: float = 1.0
     wait_weight: float = 0.3
     z_loss: float = 1e-4
+    accumulation: int = 1
+    bf16: bool = False
+    average_decay: float = 0.0
     wait_rate_bound: float = 0.98
     log_every: int = 10
     save_every: int = 200
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "longest_ms", "delay_min", "warmup_steps", "log_every", "save_every"):
+        counts = ("steps", "batch_size", "longest_ms", "delay_min", "warmup_steps", "log_every", "save_every")
+        for name in (*counts, "accumulation"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
         for name in ("learning_rate", "clip_norm", "wait_weight"):
@@ -76,6 +79,8 @@ class SftConfig:
             raise ConfigError(f"delay_min ({self.delay_min}) must not exceed delay_max ({self.delay_max})")
         if min(self.z_loss, self.weight_decay, self.trailing_waits) < 0 or not 0 < self.wait_rate_bound <= 1:
             raise ConfigError(f"z_loss, weight_decay, trailing_waits >= 0 and 0 < wait_rate_bound <= 1; got {self}")
+        if not 0 <= self.average_decay < 1:
+            raise ConfigError(f"average_decay is {self.average_decay}; it must be at least 0 and below 1")
 
     @classmethod
     def read(cls, path: Path) -> SftConfig:
@@ -188,8 +193,15 @@ def make_batch(examples: Sequence[Example], delays: Sequence[int], *, wait: int,
 # -- the objective ---------------------------------------------------------------------------------------------------
 
 
+def sizes(batch: Batch, *, wait: int, wait_weight: float) -> Tensor:
+    """[3] what the objective's sums are divided by: the weight of all steps, their count, and the count of text."""
+    waits = batch.outputs == wait
+    weight = torch.where(waits, wait_weight, 1.0) * batch.valid
+    return torch.stack([weight.sum(), batch.valid.sum(), (batch.valid & ~waits).sum()])
+
+
 def objective(
-    logits: Tensor, batch: Batch, *, wait: int, wait_weight: float, z_loss: float
+    logits: Tensor, batch: Batch, *, wait: int, wait_weight: float, z_loss: float, whole: Tensor | None = None
 ) -> tuple[Tensor, dict[str, float]]:
     """Cross-entropy with waits counted less, and a pull of the log-normaliser towards 0.
 
@@ -199,26 +211,27 @@ def objective(
         wait: V.
         wait_weight: what a waiting step counts; a step that writes counts 1.
         z_loss: weight of the mean squared log-normaliser.
+        whole: the `sizes` of the batch that this is a part of, so that the parts' losses and numbers add up to its own.
     Returns:
         The loss, and its parts, rates and accuracies as numbers.
     """
+    weight, count, texts = sizes(batch, wait=wait, wait_weight=wait_weight) if whole is None else whole
     normaliser = logits.logsumexp(-1)  # [B, T]
     chosen = logits.gather(-1, batch.outputs[:, :, None])[:, :, 0]
     waits = batch.outputs == wait
-    weight = torch.where(waits, wait_weight, 1.0) * batch.valid
-    entropy = (weight * (normaliser - chosen)).sum() / weight.sum()
-    squared = (normaliser.square() * batch.valid).sum() / batch.valid.sum()
+    counts = torch.where(waits, wait_weight, 1.0) * batch.valid
+    entropy = (counts * (normaliser - chosen)).sum() / weight
+    squared = (normaliser.square() * batch.valid).sum() / count
     loss = entropy + z_loss * squared
     said = logits.detach().argmax(-1)
     text = batch.valid & ~waits
-    count = float(batch.valid.sum())
     return loss, {
         "loss": float(loss.detach()),
         "cross_entropy": float(entropy.detach()),
         "squared_normaliser": float(squared.detach()),
-        "wait_rate": float(((said == wait) & batch.valid).sum()) / count,
-        "target_wait_rate": float((waits & batch.valid).sum()) / count,
-        "text_right": float(((said == batch.outputs) & text).sum()) / max(1.0, float(text.sum())),
+        "wait_rate": float(((said == wait) & batch.valid).sum() / count),
+        "target_wait_rate": float((waits & batch.valid).sum() / count),
+        "text_right": float(((said == batch.outputs) & text).sum() / texts.clamp(min=1)),
     }
 
 
@@ -240,17 +253,27 @@ class Trainer:
         recogniser: trained in place.
         examples: at least one; all come once before one comes again.
         config: the settings.
+        processes: that share each batch.
 
     Attributes:
         done: steps taken.
 
     Raises:
-        ConfigError: if there is no example.
+        ConfigError: if there is no example, or a batch has fewer than there are processes.
     """
 
-    def __init__(self, recogniser: AdditiveRecogniser, examples: Sequence[Example], config: SftConfig) -> None:
+    def __init__(
+        self,
+        recogniser: AdditiveRecogniser,
+        examples: Sequence[Example],
+        config: SftConfig,
+        processes: Processes | None = None,
+    ) -> None:
+        self._processes = processes or Processes()
         if not len(examples):
             raise ConfigError("there is no clip to train on: the manifest and the alignments share none short enough")
+        if config.batch_size < self._processes.size:
+            raise ConfigError(f"{self._processes.size} processes cannot share a batch of {config.batch_size}")
         self.recogniser, self.config, self.done = recogniser, config, 0
         self._examples = examples
         self._rng = random.Random(config.seed)
@@ -260,9 +283,10 @@ class Trainer:
         self._optimiser = torch.optim.AdamW(
             recogniser.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=config.weight_decay
         )
+        self._average = [p.detach().clone() for p in recogniser.parameters()] if config.average_decay else []
 
     def next_batch(self) -> Batch:
-        """Draws the next examples, and a delay for each."""
+        """Draws the next examples, and a delay for each; gives this process' share of them."""
         chosen: list[int] = []
         while len(chosen) < self.config.batch_size:
             if not self._order:
@@ -270,8 +294,8 @@ class Trainer:
             chosen.append(self._order.pop())
         delays = [self._rng.randint(self.config.delay_min, self.config.delay_max) for _ in chosen]
         batch = make_batch(
-            [self._examples[i] for i in chosen],
-            delays,
+            [self._examples[i] for i in self._processes.share(chosen)],
+            self._processes.share(delays),
             wait=self.recogniser.wait,
             trailing_waits=self.config.trailing_waits,
         )
@@ -279,44 +303,64 @@ class Trainer:
         return Batch(*(getattr(batch, field.name).to(device) for field in fields(batch)))
 
     def step(self) -> dict[str, float]:
-        """One batch, one update; its metrics.
+        """One update from `accumulation` batches; its metrics.
 
         Raises:
             ConfigError: if the loss is not finite. The weights have not moved then.
         """
         config, recogniser = self.config, self.recogniser
-        batch = self.next_batch()
-        audio_norms: list[Tensor] = []
-        hook = recogniser.adapter.register_forward_hook(
-            lambda _module, _inputs, audio: audio_norms.append(audio.detach().norm(dim=-1)[batch.valid].mean())
-        )
-        try:
-            logits = recogniser(batch.samples, batch.outputs, batch.delay)
-        finally:
-            hook.remove()
-        loss, metrics = objective(
-            logits, batch, wait=recogniser.wait, wait_weight=config.wait_weight, z_loss=config.z_loss
-        )
-        if not bool(torch.isfinite(loss)):
+        weights = {"wait": recogniser.wait, "wait_weight": config.wait_weight}
+        batches = [self.next_batch() for _ in range(config.accumulation)]
+        whole = self._processes.add(torch.stack([sizes(batch, **weights) for batch in batches]).sum(0))  # type: ignore[arg-type]
+        self._optimiser.zero_grad()
+        sums: dict[str, float] = {}
+        for batch in batches:
+            logits, audio_norm = self._forward(batch)
+            loss, parts = objective(logits, batch, z_loss=config.z_loss, whole=whole, **weights)  # type: ignore[arg-type]
+            loss.backward()  # type: ignore[no-untyped-call]
+            share = batch.valid.sum() / whole[1]
+            parts |= {"audio_norm": float(audio_norm * share), "text_norm": self._text_norm(batch, whole)}
+            sums = {name: sums.get(name, 0.0) + value for name, value in parts.items()}
+        added = self._processes.add(torch.tensor(list(sums.values()), dtype=torch.float64)).tolist()
+        metrics: dict[str, float] = dict(zip(sums, added, strict=True))
+        if not math.isfinite(metrics["loss"]):
             raise ConfigError(
                 f"the loss of step {self.done + 1} is {metrics['loss']}; lower learning_rate, or look for bad clips"
             )
         rate = learning_rate(self.done, config)
         for group in self._optimiser.param_groups:
             group["lr"] = rate
-        self._optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        self._processes.add_gradients(recogniser.parameters())
         gradient = nn.utils.clip_grad_norm_(recogniser.parameters(), config.clip_norm)
         self._optimiser.step()
         self.done += 1
-        text = batch.outputs[batch.valid & (batch.outputs != recogniser.wait)]
-        rows = F.embedding(text, recogniser.decoder.embedding.weight.detach())
-        return metrics | {
-            "gradient_norm": float(gradient),
-            "learning_rate": rate,
-            "text_norm": float(rows.norm(dim=-1).mean()) if len(text) else 0.0,
-            "audio_norm": float(audio_norms[0]),
-        }
+        for mean, now in zip(self._average, recogniser.parameters(), strict=bool(self._average)):
+            mean.lerp_(now.detach(), 1 - config.average_decay)
+        return metrics | {"gradient_norm": float(gradient), "learning_rate": rate}
+
+    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits [B, T, V + 1] in float32, and the mean size of the audio steps."""
+        norms: list[Tensor] = []
+        hook = self.recogniser.adapter.register_forward_hook(
+            lambda _module, _inputs, audio: norms.append(audio.detach().float().norm(dim=-1)[batch.valid].mean())
+        )
+        try:
+            with torch.autocast(batch.samples.device.type, torch.bfloat16, enabled=self.config.bf16):
+                return self.recogniser(batch.samples, batch.outputs, batch.delay).float(), norms[0]
+        finally:
+            hook.remove()
+
+    def _text_norm(self, batch: Batch, whole: Tensor) -> float:
+        """The sum of the sizes of the text's embeddings, as a part of their mean."""
+        text = batch.outputs[batch.valid & (batch.outputs != self.recogniser.wait)]
+        rows = F.embedding(text, self.recogniser.decoder.embedding.weight.detach())
+        return float(rows.norm(dim=-1).sum() / whole[2].clamp(min=1))
+
+    @torch.no_grad()
+    def take_average(self) -> None:
+        """Puts the moving average of the weights in their place, where one is kept."""
+        for mean, now in zip(self._average, self.recogniser.parameters(), strict=bool(self._average)):
+            now.copy_(mean)
 
     def state_dict(self) -> dict[str, Any]:
         """All that the steps to come depend on, beside the data."""
@@ -326,6 +370,7 @@ class Trainer:
             "done": self.done,
             "weights": self.recogniser.state_dict(),
             "optimiser": self._optimiser.state_dict(),
+            "average": self._average,
             "order": self._order,
             "random": self._rng.getstate(),
             "torch_random": torch.get_rng_state(),
@@ -343,51 +388,15 @@ class Trainer:
                 raise CheckpointError(f"the saved run has {name}={state.get(name)!r}; this one has {value!r}")
         self.recogniser.load_state_dict(state["weights"])
         self._optimiser.load_state_dict(state["optimiser"])
-        self.done, self._order = state["done"], list(state["order"])
+        self.done, self._order, self._average = state["done"], list(state["order"]), list(state["average"])
         self._rng.setstate(state["random"])
         torch.set_rng_state(state["torch_random"])
 
 
-def train(trainer: Trainer, folder: Path) -> Iterator[dict[str, object]]:
-    """Runs to the end, from what `folder` holds of an earlier call on; yields each line of metrics.jsonl as written.
-
-    A line is a step's metrics, or an alarm: `{"step", "alarm", "wait_rate"}` where more of a batch's steps waited than
-    the bound allows, whether the step is logged or not.
-
-    Raises:
-        CheckpointError: if the folder's run is another one.
-        ConfigError: as `Trainer.step`.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    config = trainer.config
-    if (folder / SAVED).exists():
-        trainer.load_state_dict(torch.load(folder / SAVED, weights_only=True))
-    _forget_after(folder / METRICS, trainer.done)
-    with (folder / METRICS).open("a", encoding="utf-8") as out:
-        while trainer.done < config.steps:
-            metrics = trainer.step()
-            lines: list[dict[str, object]] = []
-            if trainer.done % config.log_every == 0 or trainer.done == config.steps:
-                lines.append({"step": trainer.done, **metrics})
-            if metrics["wait_rate"] > config.wait_rate_bound:
-                alarm = f"{metrics['wait_rate']:.3f} of the steps wait; the bound is {config.wait_rate_bound}"
-                lines.append({"step": trainer.done, "alarm": alarm, "wait_rate": metrics["wait_rate"]})
-            for line in lines:
-                out.write(json.dumps(line) + "\n")
-            out.flush()
-            if trainer.done % config.save_every == 0 or trainer.done == config.steps:
-                torch.save(trainer.state_dict(), folder / (SAVED + ".new"))
-                os.replace(folder / (SAVED + ".new"), folder / SAVED)
-            yield from lines
-
-
-def _forget_after(path: Path, step: int) -> None:
-    """Takes off what was logged after the save that is gone on from, half a last line included."""
-    if not path.exists():
-        return
-    whole = path.read_text(encoding="utf-8")
-    lines = whole[: whole.rfind("\n") + 1].splitlines(keepends=True)
-    path.write_text("".join(line for line in lines if json.loads(line)["step"] <= step), encoding="utf-8")
+def train(trainer: Trainer, folder: Path, processes: Processes | None = None) -> Iterator[dict[str, object]]:
+    """`recipes.runs.train`, with an alarm where more of a batch's steps wait than the bound allows."""
+    alarm = runs.above("wait_rate", trainer.config.wait_rate_bound, "steps wait")
+    return runs.train(trainer, folder, alarms=[alarm], processes=processes)
 
 
 def _additive(model: Model, config: SftConfig) -> AdditiveRecogniser:
@@ -414,6 +423,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 0 when trained, 2 when a setting or a file is wrong."""
     args = build_parser().parse_args(argv)
+    processes = Processes.start(args.device)
     try:
         config = SftConfig.read(args.config)
         model = asr.load(args.model, device=args.device)
@@ -425,13 +435,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             longest_ms=config.longest_ms,
         )
         print(f"{len(examples)} clips", file=sys.stderr)
-        for line in train(Trainer(recogniser, examples, config), args.out):
+        trainer = Trainer(recogniser, examples, config, processes)
+        for line in train(trainer, args.out, processes):
             print(json.dumps(line), file=sys.stderr, flush=True)
+        trainer.take_average()
         recogniser.eval()
-        save(model, args.out, f"# {model.name}\n\nTrained by recipes/sft.py: {json.dumps(asdict(config))}\n")
+        if processes.first:
+            save(model, args.out, f"# {model.name}\n\nTrained by recipes/sft.py: {json.dumps(asdict(config))}\n")
     except (EarlybirdError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    finally:
+        processes.end()
     return 0
 
 

@@ -40,6 +40,7 @@ from asr.model import Model
 from asr.recogniser import WAIT
 from asr.units import FRAMES_PER_STEP, STEP_SAMPLES
 from recipes.data import Clip, load_audio, read_manifest
+from recipes.runs import METRICS, SAVED, forget_after
 from recipes.sessions import Plan, Session, SessionMaker, group, plan_sessions
 from recipes.settings import read_settings
 from recipes.streamed import Layout, decode_streamed, encode_streamed
@@ -47,8 +48,6 @@ from recipes.teacher import TaughtWord, full_context_features, read_words
 
 __all__ = ["Batch", "TuneConfig", "Tuner", "make_batch", "train"]
 
-SAVED = "train.pt"
-METRICS = "metrics.jsonl"
 SETTINGS: tuple[tuple[float, ChunkSetting], ...] = tuple(
     (share, ChunkSetting(chunk_steps=steps, right_frames=right, silence_frames=silence))
     for share, steps, right, silence in (
@@ -378,6 +377,7 @@ def train(tuner: Tuner, folder: Path) -> Iterator[dict[str, float]]:
     saved, config = folder / SAVED, tuner.config
     if saved.exists():
         tuner.load_state_dict(torch.load(saved, weights_only=True))
+    forget_after(folder / METRICS, tuner.done)
     sums: dict[str, float] = {}
     begin = time.monotonic()
     while tuner.done < config.steps:

@@ -1,5 +1,6 @@
 """Parts of several checkpoints in one."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 from asr.checkpoint import load_checkpoint, save
 from asr.errors import CheckpointError, ConfigError
 from asr.model import Model
-from recipes.export import assemble, main
+from recipes.export import assemble, average, main
 from recipes.gate import with_learned_gate
 from tests import tiny_model
 
@@ -55,3 +56,37 @@ def test_the_command_writes_a_checkpoint_that_loads(base: Model, tmp_path: Path)
     assert loaded.name == "both"
     assert loaded.config.gate_hidden == 8  # type: ignore[union-attr]
     assert (tmp_path / "both" / "MODEL_CARD.md").read_text() == "# both\n"
+
+
+def shifted(base: Model, by: float) -> Model:
+    """The base with another norm."""
+    recogniser = copy.deepcopy(base.recogniser)
+    recogniser.decoder.norm.weight.data += by
+    return replace(base, recogniser=recogniser)
+
+
+def test_the_mean_of_saves_of_one_run(base: Model) -> None:
+    before = base.recogniser.decoder.norm.weight.clone()
+    made = average([shifted(base, by) for by in (0.0, 0.5, 1.0)])
+    torch.testing.assert_close(made.recogniser.decoder.norm.weight, before + 0.5)
+    weights = made.recogniser.state_dict()
+    same = [key for key, value in base.recogniser.state_dict().items() if torch.equal(value, weights[key])]
+    assert set(weights) - set(same) == {"decoder.norm.weight"}
+    assert torch.equal(base.recogniser.decoder.norm.weight, before)
+
+
+def test_models_of_other_shapes_have_no_mean(base: Model) -> None:
+    with pytest.raises(CheckpointError, match="another configuration or vocabulary"):
+        average([base, with_learned_gate(base, hidden=8)])
+    with pytest.raises(ConfigError, match="no checkpoint to average"):
+        average([])
+
+
+def test_the_command_averages_several_bases(base: Model, tmp_path: Path) -> None:
+    for name, by in (("a", 0.0), ("b", 1.0)):
+        save(shifted(base, by), tmp_path / name, "card")
+    (tmp_path / "card.md").write_text("# mean\n")
+    arguments = ["--base", str(tmp_path / "a"), str(tmp_path / "b"), "--name", "mean", "--out", str(tmp_path / "mean")]
+    assert main([*arguments, "--card", str(tmp_path / "card.md")]) == 0
+    mean = load_checkpoint(tmp_path / "mean").recogniser.decoder.norm.weight
+    torch.testing.assert_close(mean, base.recogniser.decoder.norm.weight + 0.5, atol=2e-3, rtol=0)

@@ -24,6 +24,7 @@ from asr.units import SAMPLE_RATE, STEP_SAMPLES
 from asr.vocabulary import Vocabulary
 from recipes.align import AlignedClip, AlignedWord
 from recipes.data import Clip
+from recipes.distributed import Processes
 from recipes.sft import (
     AlignedExamples,
     Batch,
@@ -397,6 +398,47 @@ def test_a_loss_that_is_not_finite_moves_no_weight(tmp_path: Path) -> None:
         Trainer(recogniser, [], CONFIG)
 
 
+# -- parts of a batch ------------------------------------------------------------------------------------------------
+
+
+def test_two_half_batches_are_one(tmp_path: Path) -> None:
+    ends = []
+    for size, parts in ((4, 1), (2, 2), (1, 4)):
+        trainer = Trainer(tiny(tmp_path), EXAMPLES, replace(CONFIG, batch_size=size, accumulation=parts))
+        ends.append(([trainer.step() for _ in range(2)], [p.detach() for p in trainer.recogniser.parameters()]))
+    for metrics, weights in ends[1:]:
+        for mine, theirs in zip(metrics, ends[0][0], strict=True):
+            assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+        for one, other in zip(weights, ends[0][1], strict=True):
+            torch.testing.assert_close(one, other, atol=2e-4, rtol=1e-3)
+
+
+def test_bfloat16_is_near_and_the_weights_stay_in_float32(tmp_path: Path) -> None:
+    losses = []
+    for bf16 in (False, True):
+        trainer = Trainer(tiny(tmp_path), EXAMPLES, replace(CONFIG, bf16=bf16))
+        losses.append(trainer.step()["loss"])
+        assert {p.dtype for p in trainer.recogniser.parameters()} == {torch.float32}
+    assert losses[1] == pytest.approx(losses[0], rel=0.03)
+    assert losses[1] != losses[0]
+
+
+def test_the_average_of_the_weights_follows_them(tmp_path: Path) -> None:
+    trainer = Trainer(tiny(tmp_path), EXAMPLES, replace(CONFIG, average_decay=0.5))
+    weight = trainer.recogniser.adapter.second.weight
+    mean = weight.detach().clone()
+    for _ in range(3):
+        trainer.step()
+        mean = 0.5 * mean + 0.5 * weight.detach()
+    trainer.take_average()
+    torch.testing.assert_close(weight.detach(), mean)
+
+
+def test_a_batch_must_be_as_large_as_its_processes_are_many(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="3 processes cannot share a batch of 2"):
+        Trainer(tiny(tmp_path), EXAMPLES, CONFIG, Processes(rank=0, size=3))
+
+
 # -- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -407,7 +449,8 @@ def command(folder: Path, model: Path, config: SftConfig) -> list[str]:
     (folder / "clips.jsonl").write_text(json.dumps(line) + "\n")
     words = (AlignedWord(text="the", start_ms=160, end_ms=320), AlignedWord(text="on", start_ms=640, end_ms=800))
     (folder / "aligned.jsonl").write_text(AlignedClip(audio="a.wav", text="the on", words=words).to_json() + "\n")
-    (folder / "sft.yaml").write_text("\n".join(f"{name}: {value}" for name, value in asdict(config).items()))
+    values = asdict(config) | {"bf16": str(config.bf16).lower()}
+    (folder / "sft.yaml").write_text("\n".join(f"{name}: {value}" for name, value in values.items()))
     files = ("config", "sft.yaml"), ("manifest", "clips.jsonl"), ("alignments", "aligned.jsonl"), ("out", "out")
     return ["--model", str(model), *(part for name, file in files for part in (f"--{name}", str(folder / file)))]
 

@@ -21,6 +21,7 @@ from asr.model import Model
 from asr.units import STEP_SAMPLES
 from recipes import tune
 from recipes.data import Clip, read_manifest
+from recipes.runs import METRICS, SAVED
 from recipes.sessions import Session, SessionMaker
 from recipes.teacher import TaughtWord
 from recipes.tune import TuneConfig, Tuner, main, make_batch, objective, train
@@ -195,7 +196,7 @@ def few_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lines(folder: Path) -> list[dict[str, float]]:
-    read = [json.loads(line) for line in (folder / tune.METRICS).read_text().splitlines()]
+    read = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
     return [{key: value for key, value in line.items() if key != "seconds"} for line in read]
 
 
@@ -211,8 +212,7 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
     torch.manual_seed(99)
     again = tuner(tmp_path / "c")
     assert [line["step"] for line in train(again, tmp_path / "killed")] == [3, 4, 5, 6]
-    by_step = {line["step"]: line for line in lines(tmp_path / "killed")}
-    assert list(by_step.values()) == lines(tmp_path / "whole")
+    assert lines(tmp_path / "killed") == lines(tmp_path / "whole")
     for name, weight in cross(whole.model).state_dict().items():
         assert torch.equal(weight, cross(again.model).state_dict()[name]), name
     assert (tmp_path / "killed" / "checkpoint" / "model.safetensors").is_file()
@@ -286,7 +286,7 @@ def test_the_command_tunes_what_has_words_and_saves_a_model(tmp_path: Path) -> N
     out = tmp_path / "out"
     command = ["--config", str(tmp_path / "tune.yaml"), "--model", str(tmp_path / "model"), *data, "--out", str(out)]
     assert main(command) == 0
-    assert torch.load(out / tune.SAVED, weights_only=True)["clips"] == 4
+    assert torch.load(out / SAVED, weights_only=True)["clips"] == 4
     tuned = asr.load(str(out / "checkpoint"))
     untuned = asr.load(str(tmp_path / "model"))
     assert not torch.equal(

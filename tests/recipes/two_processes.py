@@ -1,9 +1,10 @@
-"""One of the processes that tests/recipes/test_distributed.py starts: two steps of GRPO, and what came of them."""
+"""One of the processes that tests/recipes/test_distributed.py starts: two steps of two recipes, and what came of it."""
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,8 +12,11 @@ import torch
 from recipes.distributed import Processes
 from recipes.grpo import Grpo, GrpoConfig
 from recipes.sessions import SessionMaker
+from recipes.sft import Trainer
 from tests.recipes.test_grpo import CONFIG, WORDS, read_manifest
 from tests.recipes.test_rollout import open_minded
+from tests.recipes.test_sft import CONFIG as SFT
+from tests.recipes.test_sft import EXAMPLES, tiny
 
 STEPS = 2
 
@@ -28,11 +32,21 @@ def trained(folder: Path, processes: Processes, config: GrpoConfig = CONFIG) -> 
     return [run.step() for _ in range(STEPS)], run
 
 
+def supervised(folder: Path, processes: Processes) -> list[dict[str, float]]:
+    """Metrics of two steps of supervised training, two batches a step."""
+    scratch = folder / f"sft-{processes.rank}"
+    scratch.mkdir(exist_ok=True)
+    config = replace(SFT, batch_size=3, accumulation=2)
+    trainer = Trainer(tiny(scratch), EXAMPLES, config, processes)
+    return [trainer.step() for _ in range(STEPS)]
+
+
 if __name__ == "__main__":
     joined = Processes.start()
     metrics, run = trained(Path(sys.argv[1]), joined)
     weights = torch.cat([w.flatten() for w in run.model.recogniser.state_dict().values() if w.is_floating_point()])
+    sft = supervised(Path(sys.argv[1]), joined)
     gathered = joined.gather([joined.rank, joined.rank + 10])
-    result = {"metrics": metrics, "weights": float(weights.double().abs().sum()), "gathered": gathered}
+    result = {"metrics": metrics, "weights": float(weights.double().abs().sum()), "gathered": gathered, "sft": sft}
     (Path(sys.argv[1]) / f"result-{joined.rank}.json").write_text(json.dumps(result))
     joined.end()
