@@ -134,9 +134,10 @@ def report(heard: Sequence[Heard], alone: Mapping[Path, str]) -> dict[str, objec
         for delay_ms in one.delays_ms:
             delays.add(delay_ms)
     summary = delays.summary()
-    errors = sum_word_errors([count_errors(one.clip.text, one.text) for one in heard if one.refused is None])
-    differing = [one.clip.path.name for one in heard if alone.get(one.clip.path, one.text) != one.text]
-    lost = sum(max(0, len(alone.get(one.clip.path, one.text).split()) - len(one.text.split())) for one in heard)
+    served = [one for one in heard if one.refused is None]
+    errors = sum_word_errors([count_errors(one.clip.text, one.text) for one in served])
+    differing = [one.clip.path.name for one in served if alone.get(one.clip.path, one.text) != one.text]
+    lost = sum(max(0, len(alone.get(one.clip.path, one.text).split()) - len(one.text.split())) for one in served)
     return {
         "streams": len(heard),
         "refused": sorted({one.refused for one in heard if one.refused is not None}),
