@@ -10,144 +10,62 @@ import pytest
 
 import asr
 from asr.model import CrossConfig
-from recipes import align, awed, convert, ctc, evaluate, export, gate, grpo, prepare, spell, teacher, tokenizer, tune
+from recipes import align, convert, ctc, evaluate, export, gate, grpo, mtp, prepare, spell, teacher, tokenizer, tune
 from recipes.data import read_manifest
 from recipes.runs import METRICS
 from recipes.teacher import read_words
 from tests.asr.importers.test_untrained_whisper import write_whisper
 
-ROOT = Path(__file__).parents[2]
-TUNE = "steps: 2\nsave_every: 1\nlog_every: 1\nbatch_seconds: 12\nlongest_ms: 9000\n"
-GRPO = "steps: 2\nsave_every: 1\nrecordings: 1\ngroup: 2\nlongest_ms: 5000\ntail_steps: 4\ngate_hidden: 4\n"
-
-Main = Callable[[Sequence[str]], int]
+SAMPLES = Path(__file__).parents[2] / "samples" / "transcripts.jsonl"
+SETTINGS = {
+    "tune": "steps: 2\nsave_every: 1\nlog_every: 1\nbatch_seconds: 12\nlongest_ms: 9000\n",
+    "grpo": "steps: 2\nsave_every: 1\nrecordings: 1\ngroup: 2\nlongest_ms: 5000\ntail_steps: 4\ngate_hidden: 4\n",
+    "mtp": "heads: 2\npieces: 60\nbatch_rows: 16\nhead_epochs: 1\nheld_out: 0.3\n",
+}
 
 
 @pytest.mark.slow
 def test_a_folder_of_recordings_becomes_a_model(tmp_path: Path) -> None:
-    data, work = tmp_path / "data", tmp_path / "work"
-    for name, text in (("tune", TUNE), ("grpo", GRPO)):
-        (tmp_path / f"{name}.yaml").write_text(text)
-    write_whisper(tmp_path / "whisper")
-    manifest, aligned, words = data / "train.jsonl", work / "aligned.jsonl", work / "spelt"
+    w = tmp_path  # no space in its name, or the commands below would fall apart
+    for name, text in SETTINGS.items():
+        (w / f"{name}.yaml").write_text(text)
+    (w / "card.md").write_text("# Toy\n")
+    write_whisper(w / "whisper")
+    manifest = w / "data" / "train.jsonl"
 
-    def run(main: Main, *arguments: object) -> None:
-        assert main([str(argument) for argument in arguments]) == 0
+    def run(main: Callable[[Sequence[str]], int], command: str) -> None:
+        assert main(command.split()) == 0
 
-    run(prepare.main, ROOT / "samples" / "transcripts.jsonl", "--out", data, "--max-ms", 9000)
+    run(prepare.main, f"{SAMPLES} --out {w}/data --max-ms 9000")
     clips = read_manifest(manifest)
     assert 5 <= len(clips) <= 15
-    run(align.main, "--manifest", manifest, "--out", aligned)
-    run(tokenizer.main, "--text", manifest, "--size", 60, "--out", work / "pieces")
-    untrained = work / "untrained"
-    run(
-        convert.main,
-        "--whisper",
-        tmp_path / "whisper",
-        "--text",
-        manifest,
-        "--out",
-        untrained,
-        "--name",
-        "toy",
-        "--min-count",
-        1,
-    )
-    run(spell.main, "--model", untrained, "--manifest", manifest, "--alignments", aligned, "--out", words)
-    assert set(read_words(words)) == {clip.audio for clip in clips}
-    features = work / "features"
-    run(
-        teacher.main,
-        "--model",
-        untrained,
-        "--manifest",
-        manifest,
-        "--alignments",
-        aligned,
-        "--out",
-        features,
-        "--taught-hours",
-        0,
-    )
-    pieces = work / "pieces" / "tokenizer.model"
-    headed = work / "headed"
-    run(
-        ctc.main,
-        "--model",
-        untrained,
-        "--features",
-        features,
-        "--manifest",
-        manifest,
-        "--tokenizer",
-        pieces,
-        "--out",
-        headed,
-        "--hidden",
-        8,
-        "--minutes",
-        0.05,
-    )
-    config = ["--config", tmp_path / "tune.yaml"]
-    run(tune.main, *config, "--model", headed, "--data", manifest, words, "--out", work / "tuned")
-    tuned = work / "tuned" / "checkpoint"
-    run(
-        gate.main,
-        "--model",
-        tuned,
-        "--words",
-        words,
-        "--manifest",
-        manifest,
-        "--out",
-        work / "gated",
-        "--hidden",
-        4,
-        "--hours",
-        0.001,
-        "--epochs",
-        1,
-    )
-    run(
-        grpo.main,
-        "--config",
-        tmp_path / "grpo.yaml",
-        "--model",
-        tuned,
-        "--data",
-        manifest,
-        words,
-        "--out",
-        work / "grpo",
-        "--plot",
-    )
-    trained = work / "grpo" / "checkpoint"
-    (tmp_path / "card.md").write_text("# Toy\n")
-    card = ["--card", tmp_path / "card.md", "--name", "toy"]
-    run(export.main, "--base", trained, trained, *card, "--out", work / "final")
-    results = work / "results.jsonl"
-    run(
-        evaluate.main,
-        "--model",
-        work / "final",
-        "--manifest",
-        manifest,
-        "--alignments",
-        aligned,
-        "--every",
-        3,
-        "--out",
-        results,
-        "--plots",
-        work / "plots",
-    )
-    run(awed.main, results, "--out", work / "plots2")
+    run(align.main, f"--manifest {manifest} --out {w}/aligned.jsonl")
+    run(tokenizer.main, f"--text {manifest} --size 60 --out {w}/pieces")
+    run(convert.main, f"--whisper {w}/whisper --text {manifest} --out {w}/untrained --name toy --min-count 1")
+    spoken = f"--manifest {manifest} --alignments {w}/aligned.jsonl"
+    run(spell.main, f"--model {w}/untrained {spoken} --out {w}/taught")
+    assert set(read_words(w / "taught")) == {clip.audio for clip in clips}
+    run(teacher.main, f"--model {w}/untrained {spoken} --out {w}/taught --taught-hours 0")
+    heard = f"--features {w}/taught --manifest {manifest} --tokenizer {w}/pieces/tokenizer.model"
+    run(ctc.main, f"--model {w}/untrained {heard} --out {w}/headed --hidden 8 --minutes 0.05")
+    data = f"--data {manifest} {w}/taught"
+    run(tune.main, f"--config {w}/tune.yaml --model {w}/headed {data} --out {w}/tuned")
+    tuned = f"--model {w}/tuned/checkpoint"
+    small = "--hidden 4 --hours 0.001 --epochs 1"
+    run(gate.main, f"{tuned} --words {w}/taught --manifest {manifest} --out {w}/gated {small}")
+    run(grpo.main, f"{tuned} --config {w}/grpo.yaml {data} --out {w}/grpo --plot")
+    base = f"{w}/grpo/checkpoint"
+    run(export.main, f"--base {base} {base} --card {w}/card.md --name toy --out {w}/mean")
+    run(mtp.main, f"--model {w}/mean --taught {w}/taught --config {w}/mtp.yaml --out {w}/final")
+    scored = f"--manifest {manifest} --alignments {w}/aligned.jsonl --every 3 --out {w}/results.jsonl"
+    run(evaluate.main, f"--model {w}/final {scored} --plots {w}/plots")
 
-    final = asr.load(work / "final")
+    final = asr.load(w / "final")
     assert isinstance(final.config, CrossConfig)
     assert final.config.gate_corrects
+    assert final.config.mtp_heads == 2
     assert final.ctc_tokenizer is not None
     assert asr.transcribe(final, clips[0].path).audio_samples > 16_000
-    assert json.loads(results.read_text())["clips"] >= 2
-    assert (work / "grpo" / METRICS).exists()
-    assert (work / "plots" / "frontier.png").exists()
+    assert json.loads((w / "results.jsonl").read_text())["clips"] >= 2
+    assert (w / "grpo" / METRICS).exists()
+    assert (w / "plots" / "frontier.png").exists()
