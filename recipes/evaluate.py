@@ -2,6 +2,7 @@
 
 `python -m recipes.evaluate --model M --manifest DEV.jsonl --alignments DEV-ALIGNED.jsonl --delay-ms 480 --chunk-ms 320`
 prints a table and, with `--out`, writes one JSON line per setting. `--every N` takes every N-th clip of each subset.
+`--offline` adds what the full-context model writes of the same clips, heard as a whole: the price of the stream.
 `--align` first aligns the chosen clips that DEV-ALIGNED.jsonl lacks; `--plots DIR` draws the delays (recipes/awed.py).
 WER: jiwer after the English text normaliser, clips with an empty reference apart. Delay: audio clock, matched words
 only, against the aligned word ends, with the share of deleted words beside it.
@@ -19,6 +20,7 @@ from pathlib import Path
 import torch
 
 import asr
+from asr.cross_recogniser import CrossRecogniser
 from asr.errors import ConfigError
 from asr.jobs import transcribe_streams
 from asr.metrics import (
@@ -34,10 +36,14 @@ from asr.metrics import (
 )
 from asr.model import Model
 from asr.resample import Samples
+from asr.units import FRAME_MS, FRAMES_PER_STEP, STEP_MS
 from asr.words import Transcript
 from recipes import awed
 from recipes.align import AlignedClip, align_manifest, read_alignments
 from recipes.data import Clip, group_by_subset, load_audio, read_manifest
+from recipes.teacher import TAIL_STEPS, decode_offline, full_context_features, length_batches, stacked
+
+OFFLINE_SECONDS = 120.0  # of audio decoded at once
 
 
 def chosen_clips(manifest: Path, *, every: int, subsets: Sequence[str]) -> tuple[Clip, ...]:
@@ -64,6 +70,26 @@ def transcripts(
     return found
 
 
+@torch.inference_mode()
+def offline_errors(model: Model, clips: Sequence[Clip]) -> CorpusErrors:
+    """Word errors of the same weights over whole clips, as Whisper decodes; clips too long for one look are left out.
+
+    Raises:
+        ConfigError: if the model is no cross-family one.
+    """
+    recogniser = model.recogniser
+    if not isinstance(recogniser, CrossRecogniser):
+        raise ConfigError(f"{model.name} is no cross-family model; only those can hear a clip as a whole")
+    longest_ms = (recogniser.max_frames - TAIL_STEPS * FRAMES_PER_STEP) * FRAME_MS - STEP_MS
+    triples: list[tuple[str, str, str]] = []
+    for batch in length_batches([clip for clip in clips if clip.duration_ms <= longest_ms], OFFLINE_SECONDS):
+        samples, lens = stacked([load_audio(clip.path) for clip in batch], TAIL_STEPS)
+        texts = decode_offline(recogniser, *full_context_features(recogniser, samples, lens))
+        for clip, pieces in zip(batch, texts, strict=True):
+            triples.append((clip.subset_tag or clip.source, clip.text or "", model.vocabulary.decode(pieces)))
+    return count_corpus(triples)
+
+
 def measure(
     clips: Sequence[Clip], results: dict[str, Transcript], aligned: dict[str, AlignedClip]
 ) -> tuple[CorpusErrors, dict[str, list[WordDelays]], CharacterErrors]:
@@ -84,15 +110,27 @@ def measure(
 
 
 def report(
-    model: Model, clips: Sequence[Clip], aligned: dict[str, AlignedClip], *, delay_ms: int, chunk_ms: int, batch: int
+    model: Model,
+    clips: Sequence[Clip],
+    aligned: dict[str, AlignedClip],
+    *,
+    delay_ms: int,
+    chunk_ms: int,
+    batch: int,
+    offline: CorpusErrors | None = None,
 ) -> dict[str, object]:
-    """Everything known of one setting, as it goes into a JSON line."""
+    """Everything known of one setting, as it goes into a JSON line.
+
+    Args:
+        offline: of `offline_errors`; None: not asked for.
+    """
     begin = time.monotonic()
     results = transcripts(model, clips, delay_ms=delay_ms, chunk_ms=chunk_ms, batch_size=batch)
     seconds = time.monotonic() - begin
     errors, delays, characters = measure(clips, results, aligned)
     interval = bootstrap_interval(errors.clips, seed=1)
     audio_seconds = sum(clip.duration_ms for clip in clips) / 1000
+    whole = {} if offline is None else {"wer": round(100 * offline.total.rate(), 2), "clips": len(offline.clips)}
     return {
         "model": model.name,
         "delay_ms": delay_ms,
@@ -102,6 +140,7 @@ def report(
         "wer": round(100 * errors.total.rate(), 2),
         "interval": [round(100 * bound, 2) for bound in interval] if interval else None,
         "cer": round(100 * characters.rate(), 2),
+        "offline": whole or None,
         "delay": _delay(delay_stats(delays["all"])),
         "histogram": awed.histogram([delay for clip in delays["all"] for delay in clip.delays_ms]),
         "subsets": {
@@ -160,6 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--manifest", type=Path, required=True)
     parser.add_argument("--alignments", type=Path, required=True)
     parser.add_argument("--align", action="store_true", help="first align the clips that --alignments lacks")
+    parser.add_argument("--offline", action="store_true", help="also decode every clip as a whole")
     parser.add_argument("--delay-ms", type=int, nargs="+", default=[480])
     parser.add_argument("--chunk-ms", type=int, nargs="+", default=[320])
     parser.add_argument("--every", type=int, default=1)
@@ -178,6 +218,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for reason, count in align_manifest(clips, args.alignments, processes=1).most_common():
             print(f"{count} clips not aligned: {reason}", file=sys.stderr)
     aligned = dict(read_alignments(args.alignments))
+    offline = offline_errors(model, clips) if args.offline else None
+    if offline is not None:
+        print(f"offline: WER {100 * offline.total.rate():.2f} % of {len(offline.clips)} clips", flush=True)
     done = set()
     if args.out is not None and args.out.exists():
         for row in args.out.read_text().splitlines():
@@ -187,7 +230,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         for delay_ms in args.delay_ms:
             if (delay_ms, chunk_ms) in done:
                 continue
-            entry = report(model, clips, aligned, delay_ms=delay_ms, chunk_ms=chunk_ms, batch=args.batch_size)
+            entry = report(
+                model,
+                clips,
+                aligned,
+                delay_ms=delay_ms,
+                chunk_ms=chunk_ms,
+                batch=args.batch_size,
+                offline=offline,
+            )
             print(line(entry), flush=True)
             if args.out is not None:
                 with args.out.open("a") as out:

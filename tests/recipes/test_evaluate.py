@@ -19,6 +19,7 @@ from recipes.align import AlignedClip, AlignedWord
 from recipes.data import load_audio, read_manifest
 from recipes.evaluate import chosen_clips, line, main, report, transcripts
 from tests.scripted import codes, say, scripted_model
+from tests.tiny_model import tiny_model
 
 SAID = {
     "a.wav": ("the cat sat", "the cat"),  # one word lost
@@ -107,6 +108,27 @@ def test_what_is_not_aligned_is_aligned_first(model: Model, manifest: Path, monk
     monkeypatch.setattr(evaluate, "align_manifest", align)
     run(model, manifest, monkeypatch, "--align", "--subset", "read", "--delay-ms", "80")
     assert asked == [(["a.wav", "b.wav"], manifest.parent / "aligned.jsonl")]
+
+
+def test_the_same_weights_over_whole_clips(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cross = tiny_model(tmp_path)
+    pieces = cross.vocabulary.encode(" the cat")
+    monkeypatch.setattr(evaluate, "decode_offline", lambda _recogniser, features, _counts: [pieces] * len(features))
+    assert len(evaluate.offline_errors(cross, read_manifest(manifest)).clips) == 2  # the third is too long for it
+    monkeypatch.setattr(evaluate, "full_context_features", lambda _recogniser, samples, lens: (samples, lens))
+    monkeypatch.setattr(cross.recogniser, "max_frames", 1500)
+    found = evaluate.offline_errors(cross, read_manifest(manifest))
+    # "the cat sat", "a dog", "on the mat" against "the cat": 1, 2 and 2 errors of 8 words; nothing was said in d.
+    assert (found.total.errors, found.total.reference_length, found.empty_references.insertions) == (5, 8, 2)
+    scripted = scripted_model(tmp_path)
+    monkeypatch.setattr(evaluate, "offline_errors", lambda _model, _clips: found)
+    (entry,) = run(scripted, manifest, monkeypatch, "--offline", "--delay-ms", "80")
+    assert entry["offline"] == {"wer": 62.5, "clips": 3}
+
+
+def test_only_a_full_context_model_can_hear_whole_clips(model: Model, manifest: Path) -> None:
+    with pytest.raises(ConfigError, match="scripted is no cross-family model"):
+        evaluate.offline_errors(model, read_manifest(manifest))
 
 
 def test_a_longer_delay_is_seen(model: Model, manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
