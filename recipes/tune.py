@@ -20,7 +20,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from asr.model import Model
 from asr.recogniser import WAIT
 from asr.units import FRAMES_PER_STEP, STEP_SAMPLES
 from recipes.data import Clip, load_audio, read_manifest
-from recipes.runs import METRICS, SAVED, forget_after
+from recipes.runs import METRICS, SAVED, SHOWN_CLIPS, forget_after, write_samples
 from recipes.sessions import Plan, Session, SessionMaker, group, plan_sessions
 from recipes.settings import read_settings
 from recipes.streamed import Layout, decode_streamed, encode_streamed
@@ -371,8 +371,14 @@ class Tuner:
         self._rng.setstate(state["random"])
 
 
-def train(tuner: Tuner, folder: Path) -> Iterator[dict[str, float]]:
-    """Runs to the end from what `folder` holds of an earlier call; yields each line of metrics.jsonl as written."""
+def train(
+    tuner: Tuner, folder: Path, saved_checkpoint: Callable[[], None] = lambda: None
+) -> Iterator[dict[str, float]]:
+    """Runs to the end from what `folder` holds of an earlier call; yields each line of metrics.jsonl as written.
+
+    Args:
+        saved_checkpoint: called after each save.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     saved, config = folder / SAVED, tuner.config
     if saved.exists():
@@ -393,6 +399,7 @@ def train(tuner: Tuner, folder: Path) -> Iterator[dict[str, float]]:
             torch.save(tuner.state_dict(), saved.with_suffix(".tmp"))
             os.replace(saved.with_suffix(".tmp"), saved)
             save(tuner.model, folder / "checkpoint", f"# {tuner.model.name}\n\nAfter {tuner.done} steps of tuning.\n")
+            saved_checkpoint()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -400,8 +407,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path)
     parser.add_argument("--model", required=True)
+    parser.add_argument("--teacher", help="the full-context teacher, where it is not the model as given")
     parser.add_argument("--data", type=Path, nargs=2, action="append", required=True, metavar=("MANIFEST", "WORDS"))
     parser.add_argument("--noise", type=Path)
+    parser.add_argument("--show", type=Path, help="a manifest: its first clips are transcribed at every save")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(argv)
     config = TuneConfig() if args.config is None else read_settings(TuneConfig, args.config)
@@ -414,8 +423,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     noises = [load_audio(clip.path) for clip in read_manifest(args.noise)] if args.noise is not None else []
     noises = [noise for noise in noises if noise.shape[0] > 16_000]
     model = asr.load(args.model)
-    tuner = Tuner(model, copy.deepcopy(model), clips, SessionMaker(words, noises), config)
-    for line in train(tuner, args.out):
+    teacher = copy.deepcopy(model) if args.teacher is None else asr.load(args.teacher)
+    tuner = Tuner(model, teacher, clips, SessionMaker(words, noises), config)
+    shown = read_manifest(args.show)[:SHOWN_CLIPS] if args.show is not None else ()
+
+    def show() -> None:
+        write_samples(model, shown, args.out / "samples.jsonl", step=tuner.done)
+
+    for line in train(tuner, args.out, show):
         print(json.dumps({k: round(v, 4) for k, v in line.items()}), file=sys.stderr, flush=True)
     return 0
 
