@@ -311,7 +311,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.work / "killed",
         kills=options.kills,
         shortest=first / 2,
-        longest=first + 2 * (seconds - first) / max(1, options.kills),
+        longest=first + (seconds - first) / max(1, options.kills),
         seed=options.seed,
     )
     differences = compare_trees(options.work / "whole", options.work / "killed")

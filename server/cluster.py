@@ -6,6 +6,7 @@ A worker or a node that dies takes nothing with it: see `server.dispatch`. docs/
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
@@ -21,6 +22,7 @@ from server.pool import died_with
 
 LOCAL = "local"
 POLL_SECONDS = 1.0
+CONNECT_SECONDS = 5.0
 FAILED_STARTS = 3
 """More workers than that may not end before they have their model."""
 
@@ -137,6 +139,21 @@ class _Cluster:
         return []
 
 
+def check_reachable(address: str) -> None:
+    """Refuses an address where nobody listens, which Ray would try for minutes.
+
+    Raises:
+        ConfigError: says why it cannot be reached.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():  # "local", "auto": Ray knows where
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"--ray {address}: there is no such cluster: {error}") from error
+
+
 def on_ray(
     settings: WorkerSettings,
     tasks: Sequence[Task],
@@ -164,6 +181,7 @@ def on_ray(
         raise ConfigError("--ray needs Ray: pip install 'earlybird-asr[cluster]'") from error
     ours = not ray.is_initialized()
     if ours:
+        check_reachable(address)
         try:
             ray.init(address=LOCAL if address == LOCAL else address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
