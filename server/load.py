@@ -173,7 +173,7 @@ def measure(
         heard = asyncio.run(run_clients(url, token, clips, start, clients=clients))
         after = step_counts(fetch_metrics(url, token))
         if not alone:
-            alone = {one.clip.path: one.text for one in heard}
+            alone = {one.clip.path: one.text for one in heard if one.refused is None}
         steps = {f"step_p{percent}_s_at_most": step_quantile(before, after, percent / 100) for percent in (50, 95)}
         reports.append({"sessions": clients, **report(heard, alone), **steps})
         print(json.dumps(reports[-1]), flush=True)

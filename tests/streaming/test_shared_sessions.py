@@ -84,7 +84,7 @@ def test_a_step_that_raises_moves_nobody_and_may_be_made_again(tmp_path: Path, m
     together = [session(model, engine) for _ in range(2)]
     for seed, pair in enumerate(zip(alone, together, strict=True)):
         for one in pair:
-            one.take_audio(bursts(6, seed).numpy())
+            one.take_audio(bursts(4, seed).numpy())
     recogniser, rows = type(model.recogniser), 0
     row = recogniser.row
 
