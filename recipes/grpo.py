@@ -19,7 +19,6 @@ import random
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +35,12 @@ from asr.model import CrossConfig, Model, build_cross
 from asr.units import STEP_MS
 from recipes.data import Clip, load_audio, read_manifest
 from recipes.distributed import Processes
+from recipes.grpo_metrics import MEASURES, averages, measured
 from recipes.grpo_reward import Outcome, RewardRule, advantages, outcome_of, rewards, segment_scores
 from recipes.lora import attach_lora, merge_lora
 from recipes.rollout import Heard, RolledWord, Rollouts
 from recipes.rollout_cross import policy_of
-from recipes.runs import above, draw_metrics, train
+from recipes.runs import SHOWN_CLIPS, above, draw_metrics, train, write_samples
 from recipes.sessions import Plan, Session, SessionMaker
 from recipes.settings import read_settings
 from recipes.teacher import TaughtWord, read_words
@@ -289,11 +289,11 @@ class Grpo:
                 raise ConfigError(f"the loss of step {self.done + 1} is {sums['loss']}; lower the rates")
             gradient = self._update()
         self.done += 1
-        measured = _measured(outcomes, scores, rollouts) if mine else [0.0] * len(_MEASURES)
-        everywhere = self._added(measured)
+        sums_here = measured(outcomes, scores, rollouts) if mine else [0.0] * len(MEASURES)
+        everywhere = self._added(sums_here)
         return {
             **{name: value / total for name, value in sums.items()},
-            **_metrics(dict(zip(_MEASURES, everywhere, strict=True))),
+            **averages(dict(zip(MEASURES, everywhere, strict=True))),
             "gradient_norm": gradient,
         }
 
@@ -376,63 +376,6 @@ class Grpo:
         self._rng.setstate(state["random"])
 
 
-_MEASURES = (
-    "rollouts",
-    "reward",
-    "accuracy",
-    "errors",
-    "words",
-    "matched",
-    "spoken",
-    "deletions",
-    "delay_ms",
-    "delayed",
-    "silent",
-    "repeats",
-    "written",
-    "even",
-)
-"""Sums over rollouts; `delayed` those with a delay, `even` those of groups that all scored the same."""
-
-
-def _measured(outcomes: Sequence[Outcome], scores: Sequence[float], rollouts: Rollouts) -> list[float]:
-    """The sums of `_MEASURES`."""
-    group = rollouts.group
-    even = [len(set(scores[at : at + group])) == 1 for at in range(0, len(scores), group)]
-    repeats = sum(a.text == b.text for words in rollouts.words for a, b in pairwise(words))
-    return [
-        float(len(outcomes)),
-        sum(scores),
-        sum(one.accuracy for one in outcomes),
-        float(sum(one.errors for one in outcomes)),
-        float(sum(one.words for one in outcomes)),
-        float(sum(one.matched for one in outcomes)),
-        float(sum(one.spoken for one in outcomes)),
-        float(sum(one.deletions for one in outcomes)),
-        sum(one.delay_ms or 0.0 for one in outcomes),
-        float(sum(one.delay_ms is not None for one in outcomes)),
-        float(sum(not words for words in rollouts.words)),
-        float(repeats),
-        float(sum(len(words) for words in rollouts.words)),
-        float(sum(even) * group),
-    ]
-
-
-def _metrics(sums: Mapping[str, float]) -> dict[str, float]:
-    count, words, spoken = sums["rollouts"], max(1.0, sums["words"]), max(1.0, sums["spoken"])
-    return {
-        "reward": sums["reward"] / count,
-        "accuracy": sums["accuracy"] / count,
-        "word_error_rate": sums["errors"] / words,
-        "delay_ms": sums["delay_ms"] / max(1.0, sums["delayed"]),
-        "matched_share": sums["matched"] / spoken,
-        "deletion_rate": sums["deletions"] / spoken,
-        "silent": sums["silent"] / count,
-        "repeats": sums["repeats"] / max(1.0, sums["written"]),
-        "even_groups": sums["even"] / count,
-    }
-
-
 def _shown(
     reference: Sequence[TaughtWord], rows: Sequence[Sequence[RolledWord]], scores: Sequence[float]
 ) -> dict[str, object]:
@@ -452,6 +395,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, nargs=2, action="append", required=True, metavar=("MANIFEST", "WORDS"))
     parser.add_argument("--noise", type=Path)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--show", type=Path, help="a manifest: its first clips are transcribed at every save")
     parser.add_argument("--plot", action="store_true", help="draw the metrics at the end")
     return parser
 
@@ -472,8 +416,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         model = with_correcting_gate(asr.load(args.model), hidden=config.gate_hidden)
         run = Grpo(model, clips, SessionMaker(words, noises), config, processes)
 
+        shown = read_manifest(args.show)[:SHOWN_CLIPS] if args.show is not None else ()
+
         def saved() -> None:
-            save(run.trained_model(), args.out / "checkpoint", f"# {model.name}\n\nAfter {run.done} steps of GRPO.\n")
+            now = run.trained_model()
+            save(now, args.out / "checkpoint", f"# {model.name}\n\nAfter {run.done} steps of GRPO.\n")
+            write_samples(now, shown, args.out / "samples.jsonl", step=run.done)
 
         alarms = (
             above("silent", config.silent_bound, "rollouts write nothing"),

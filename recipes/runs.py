@@ -17,13 +17,27 @@ import torch
 from asr.errors import ConfigError
 from asr.model import Model
 from asr.transcriber import transcribe
+from asr.units import STEP_MS
 from recipes.data import Clip, load_audio
 from recipes.distributed import Processes
 
-__all__ = ["METRICS", "SAVED", "Alarm", "Run", "above", "draw_metrics", "forget_after", "train", "write_samples"]
+__all__ = [
+    "METRICS",
+    "SAVED",
+    "SHOWN_CLIPS",
+    "Alarm",
+    "Run",
+    "above",
+    "draw_metrics",
+    "forget_after",
+    "train",
+    "write_samples",
+]
 
 SAVED = "train.pt"
 METRICS = "metrics.jsonl"
+SHOWN_CLIPS = 5
+"""So many clips of a manifest are transcribed at every save of a run."""
 
 Alarm = Callable[[Mapping[str, float]], dict[str, object] | None]
 """From a step's metrics to what is added to metrics.jsonl: `alarm`, a sentence, and numbers; None: all is well."""
@@ -134,8 +148,12 @@ def forget_after(path: Path, step: int) -> None:
     path.write_text("".join(line for line in lines if json.loads(line)["step"] <= step), encoding="utf-8")
 
 
-def write_samples(model: Model, clips: Sequence[Clip], path: Path, *, step: int, delay_ms: int, chunk_ms: int) -> None:
-    """Appends what the model now writes of each clip, beside its transcript."""
+def write_samples(model: Model, clips: Sequence[Clip], path: Path, *, step: int) -> None:
+    """Appends what the model now writes of each clip, beside its transcript, at the first delay and chunk it offers."""
+    if not clips:
+        return
+    limits = model.config.limits
+    delay_ms, chunk_ms = limits.delays[0] * STEP_MS, limits.chunks[0].chunk_steps * STEP_MS
     with path.open("a", encoding="utf-8") as out:
         for clip in clips:
             text = transcribe(model, load_audio(clip.path), delay_ms=delay_ms, chunk_ms=chunk_ms).text

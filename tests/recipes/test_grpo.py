@@ -350,12 +350,14 @@ def test_the_command_trains_saves_and_shows(tmp_path: Path) -> None:
     (tmp_path / "grpo.yaml").write_text(settings + "save_every: 1\nsilent_bound: -1\n")
     out = tmp_path / "out"
     command = ["--config", str(tmp_path / "grpo.yaml"), "--model", str(tmp_path / "model"), "--out", str(out)]
-    command += ["--data", str(manifest), str(tmp_path / "words"), "--plot"]
+    command += ["--data", str(manifest), str(tmp_path / "words"), "--plot", "--show", str(manifest)]
     assert main(command) == 0
     shown = [json.loads(line) for line in (out / "rollouts.jsonl").read_text().splitlines()]
     assert [line["step"] for line in shown] == [1, 2]
     assert shown[0]["reference"] == "the dog"
     assert shown[0]["best"]["reward"] >= shown[0]["worst"]["reward"]
+    samples = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in samples] == [1] * 5 + [2] * 5
     alarms = [line for line in lines(out) if "alarm" in line]
     assert alarms[0]["alarm"] == "0.000 of the rollouts write nothing; the bound is -1"
     assert (out / "metrics.png").read_bytes()[1:4] == b"PNG"

@@ -101,7 +101,9 @@ def test_samples_are_what_the_model_writes_now(tmp_path: Path) -> None:
         audio="a.wav", path=tmp_path / "a.wav", duration_ms=500, text="The one", speaker=None, source="", licence=""
     )
     for step in (1, 2):
-        write_samples(model, [clip], tmp_path / "samples.jsonl", step=step, delay_ms=80, chunk_ms=80)
+        write_samples(model, [clip], tmp_path / "samples.jsonl", step=step)
     found = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert found[1] == {"step": 2, "audio": "a.wav", "reference": "The one", "text": "the on"}
     assert [line["step"] for line in found] == [1, 2]
+    write_samples(model, [], tmp_path / "none.jsonl", step=1)
+    assert not (tmp_path / "none.jsonl").exists()

@@ -283,6 +283,7 @@ def test_the_command_tunes_what_has_words_and_saves_a_model(tmp_path: Path) -> N
     (tmp_path / "words" / "teacher.jsonl").write_text("".join(json.dumps(line) + "\n" for line in taught))
     (tmp_path / "tune.yaml").write_text("steps: 2\nsave_every: 1\nlog_every: 1\nlongest_ms: 1900\nbatch_seconds: 2\n")
     data = ["--data", str(tmp_path / "clips.jsonl"), str(tmp_path / "words"), "--noise", str(tmp_path / "clips.jsonl")]
+    data += ["--show", str(tmp_path / "clips.jsonl")]
     out = tmp_path / "out"
     command = ["--config", str(tmp_path / "tune.yaml"), "--model", str(tmp_path / "model"), *data, "--out", str(out)]
     assert main(command) == 0
@@ -293,3 +294,4 @@ def test_the_command_tunes_what_has_words_and_saves_a_model(tmp_path: Path) -> N
         cross(tuned).encoder.layers[0].attention.query.weight, cross(untuned).encoder.layers[0].attention.query.weight
     )
     assert [line["step"] for line in lines(out)] == [1, 2]
+    assert len((out / "samples.jsonl").read_text().splitlines()) == 10
