@@ -1,8 +1,10 @@
 """Puts trained parts together into one checkpoint.
 
 `python -m recipes.export --base M [M …] [--gate CHECKPOINT] [--ctc CHECKPOINT] --name NAME --card FILE --out DIR`
+`[--chunks C:R:S …] [--offset-frames N]`
 `--base` gives encoder, decoder and settings; of several, saves of one run, the mean of their weights. The learned gate
-and the CTC head come from the checkpoints named, which must have been trained on that same base.
+and the CTC head come from the checkpoints named, which must have been trained on that same base. `--chunks` says which
+chunks (steps, with frames of right context and of silence) sessions may have, `--offset-frames` when the gate opens.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from torch import Tensor
 
 import asr
 from asr.checkpoint import save
-from asr.config import GateConfig
+from asr.config import ChunkSetting, GateConfig
 from asr.errors import CheckpointError, ConfigError
 from asr.model import CrossConfig, Model, build_cross
 
@@ -83,18 +85,54 @@ def average(models: Sequence[Model]) -> Model:
     return first
 
 
+def parse_chunk(text: str) -> ChunkSetting:
+    """A chunk setting as the command takes it.
+
+    >>> parse_chunk("4:32:8")
+    ChunkSetting(chunk_steps=4, right_frames=32, silence_frames=8)
+
+    Raises:
+        ConfigError: if it is not three whole numbers that go together.
+    """
+    parts = text.split(":")
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+        raise ConfigError(f"a chunk is STEPS:RIGHT:SILENCE, such as 4:32:8; got {text!r}")
+    steps, right, silence = map(int, parts)
+    return ChunkSetting(chunk_steps=steps, right_frames=right, silence_frames=silence)
+
+
+def set_up(model: Model, *, chunks: Sequence[ChunkSetting], offset_frames: int | None) -> Model:
+    """The model with other chunk settings (none given: its own) and another offset of the gate (None: its own).
+
+    Raises:
+        ConfigError: if it is no cross-family model.
+    """
+    config = model.config
+    if not isinstance(config, CrossConfig):
+        raise ConfigError(f"{model.name} is no cross-family model")
+    limits = replace(config.limits, chunks=tuple(chunks)) if chunks else config.limits
+    gate = config.gate if offset_frames is None else replace(config.gate, offset_frames=offset_frames)
+    changed = replace(model, config=replace(config, limits=limits))
+    return assemble(changed, {}, gate=gate)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """See the module's text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", nargs="+", required=True)
     parser.add_argument("--gate")
     parser.add_argument("--ctc")
+    parser.add_argument("--chunks", nargs="+", default=[], metavar="C:R:S")
+    parser.add_argument("--offset-frames", type=int)
     parser.add_argument("--name", required=True)
     parser.add_argument("--card", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(argv)
     donors = {part: asr.load(path) for part, path in (("gate", args.gate), ("ctc", args.ctc)) if path}
-    model = replace(assemble(average([asr.load(path) for path in args.base]), donors), name=args.name)
+    base = average([asr.load(path) for path in args.base])
+    chunks = [parse_chunk(text) for text in args.chunks]
+    model = set_up(assemble(base, donors), chunks=chunks, offset_frames=args.offset_frames)
+    model = replace(model, name=args.name)
     save(model, args.out, args.card.read_text(encoding="utf-8"))
     size = sum(file.stat().st_size for file in args.out.iterdir()) / 1e6
     print(f"{args.out}: {size:.1f} MB", file=sys.stderr)

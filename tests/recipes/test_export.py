@@ -9,8 +9,8 @@ import torch
 
 from asr.checkpoint import load_checkpoint, save
 from asr.errors import CheckpointError, ConfigError
-from asr.model import Model
-from recipes.export import assemble, average, main
+from asr.model import CrossConfig, Model
+from recipes.export import assemble, average, main, parse_chunk
 from recipes.gate import with_learned_gate
 from tests import tiny_model
 
@@ -90,3 +90,23 @@ def test_the_command_averages_several_bases(base: Model, tmp_path: Path) -> None
     assert main([*arguments, "--card", str(tmp_path / "card.md")]) == 0
     mean = load_checkpoint(tmp_path / "mean").recogniser.decoder.norm.weight
     torch.testing.assert_close(mean, base.recogniser.decoder.norm.weight + 0.5, atol=2e-3, rtol=0)
+
+
+def test_chunks_and_the_gate_s_offset_are_set(base: Model, tmp_path: Path) -> None:
+    save(base, tmp_path / "base", "# base\n")
+    (tmp_path / "card.md").write_text("# card\n")
+    words = ["--name", "made", "--card", str(tmp_path / "card.md"), "--out", str(tmp_path / "out")]
+    main(["--base", str(tmp_path / "base"), "--chunks", "1:4:0", "4:8:6", "--offset-frames", "-2", *words])
+    made = load_checkpoint(tmp_path / "out")
+    assert isinstance(made.config, CrossConfig)
+    assert made.config.limits.chunks == (parse_chunk("1:4:0"), parse_chunk("4:8:6"))
+    assert made.config.gate.offset_frames == -2
+    assert made.config.limits.delays == base.config.limits.delays
+    for name, value in base.recogniser.state_dict().items():
+        assert torch.equal(value.half(), made.recogniser.state_dict()[name].half()), name
+
+
+@pytest.mark.parametrize("text", ["4", "4:8", "a:b:c", "4:-8:0", "4:8:0:1"])
+def test_a_chunk_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="STEPS:RIGHT:SILENCE"):
+        parse_chunk(text)
