@@ -6,6 +6,7 @@ A worker or a node that dies takes nothing with it: see `server.dispatch`. docs/
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -182,10 +183,13 @@ def on_ray(
     ours = not ray.is_initialized()
     if ours:
         check_reachable(address)
+        handler = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(address=LOCAL if address == LOCAL else address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise ConfigError(f"--ray {address}: there is no such cluster: {error}") from error
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray puts its own in its place
     try:
         yield from _outcomes(ray, settings, tasks, log, heard)
     finally:
