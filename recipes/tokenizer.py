@@ -3,7 +3,8 @@
     python -m recipes.tokenizer --text FILE... --size 512 --out FOLDER [--type unigram]
 
 A text file is plain text, gzipped text (`.gz`) or a manifest (`.jsonl`, its transcripts); every line becomes lower-case
-words of [a-z']. Writes FOLDER/tokenizer.model and tokenizer.vocab.
+words of [a-z']. Writes FOLDER/tokenizer.model and tokenizer.vocab, and says what the size costs: pieces a word and,
+where a manifest states durations, pieces a second, which the step clock bounds at 12.5.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Literal
 
 import sentencepiece
 
-from asr.ctc_tokenizer import ctc_words
+from asr.ctc_tokenizer import CtcTokenizer, ctc_words
 from asr.errors import ConfigError, EarlybirdError
 from recipes.data import read_manifest
 
@@ -75,6 +76,23 @@ def train_tokenizer(lines: Iterator[str], *, size: int, folder: Path, model_type
     return folder / "tokenizer.model"
 
 
+def cost(tokenizer: CtcTokenizer, paths: Sequence[Path]) -> str:
+    """What the pieces cost on texts, in a sentence: the fewer a second, the less a word waits for its last one."""
+    words = pieces = 0
+    seconds, spoken, densest = 0.0, 0, 0.0
+    for path in paths:
+        clips = [(c.text or "", c.duration_ms / 1000) for c in read_manifest(path)] if path.suffix == ".jsonl" else None
+        for text, duration in clips if clips is not None else ((line, 0.0) for line in read_lines(path)):
+            count = sum(len(word) for word in tokenizer.encode(ctc_words(text)))
+            words, pieces = words + len(ctc_words(text)), pieces + count
+            if duration:
+                seconds, spoken, densest = seconds + duration, spoken + count, max(densest, count / duration)
+    said = f"{pieces / max(1, words):.2f} pieces a word"
+    if seconds:
+        said += f", {spoken / seconds:.1f} a second, {densest:.1f} in the densest clip (there are 12.5 steps)"
+    return said
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The command line of `python -m recipes.tokenizer`."""
     parser = argparse.ArgumentParser(prog="python -m recipes.tokenizer", description="Train the CTC vocabulary.")
@@ -90,7 +108,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     try:
         lines = (line for path in args.text for line in read_lines(path))
-        print(train_tokenizer(lines, size=args.size, folder=args.out, model_type=args.type))
+        path = train_tokenizer(lines, size=args.size, folder=args.out, model_type=args.type)
+        print(path)
+        print(f"{args.size} pieces: {cost(CtcTokenizer(path), args.text)}", file=sys.stderr)
     except EarlybirdError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

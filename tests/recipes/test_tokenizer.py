@@ -10,7 +10,7 @@ import pytest
 
 from asr.ctc_tokenizer import CtcTokenizer
 from asr.errors import ConfigError
-from recipes.tokenizer import main, read_lines, train_tokenizer
+from recipes.tokenizer import cost, main, read_lines, train_tokenizer
 
 # Every stem with every ending: enough in common for pieces longer than a letter.
 STEMS = "walk talk jump play stay turn burn help need want clean clear start part rest nest".split()
@@ -49,10 +49,29 @@ def test_text_that_cannot_work_is_refused(tmp_path: Path) -> None:
         train_tokenizer(iter(LINES), size=5000, folder=tmp_path)
 
 
+def test_what_a_size_costs(tmp_path: Path) -> None:
+    text, manifest = tmp_path / "text.txt", tmp_path / "clips.jsonl"
+    text.write_text("\n".join(LINES))
+    known = {"source": "s", "licence": "l"}
+    entries = [
+        {"audio": "a", "duration": 1.0, "text": "Walk", **known},
+        {"audio": "b", "duration": 4.0, "text": "q, Q!", **known},
+    ]
+    manifest.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    small, large = (CtcTokenizer(train_tokenizer(iter(LINES), size=n, folder=tmp_path / str(n))) for n in (32, 60))
+    walk, letter = (len(small.encode([word])[0]) for word in ("walk", "q"))
+    total = walk + 2 * letter
+    assert cost(small, [manifest]).startswith(f"{total / 3:.2f} pieces a word, {total / 5:.1f} a second, {walk:.1f} in")
+    assert "a second" not in cost(small, [text])
+    assert float(cost(large, [text]).split()[0]) < float(cost(small, [text]).split()[0])
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "text.txt"
     text.write_text("\n".join(LINES))
     assert main(["--text", str(text), "--size", "40", "--out", str(tmp_path / "out")]) == 0
-    assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "tokenizer.model")
+    said = capsys.readouterr()
+    assert said.out.strip() == str(tmp_path / "out" / "tokenizer.model")
+    assert said.err.startswith("40 pieces: ")
     assert main(["--text", str(text), "--size", "9000", "--out", str(tmp_path / "out")]) == 2
     assert "error: sentencepiece cannot make 9000 pieces" in capsys.readouterr().err
