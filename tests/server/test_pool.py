@@ -16,6 +16,7 @@ from server import pool
 from server.batch_worker import Outcome, WorkerSettings
 from server.dispatch import Task
 from server.pool import Heard, Line, Ready, in_processes
+from server.runners import worker_processes
 
 
 def stand_in(connection: Connection, settings: WorkerSettings) -> None:
@@ -100,3 +101,13 @@ def test_stopping_early_ends_what_is_under_way() -> None:
     assert next(outcomes).index == 0
     outcomes.close()  # type: ignore[attr-defined]
     assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 7, 64])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_processes_and_threads_fit_the_cores(cpus: int, threads: int) -> None:
+    processes = worker_processes(files=1000, threads=threads, device="cpu", cpus=cpus)
+    assert processes * threads <= cpus or processes == 1
+    assert (processes + 1) * threads > cpus, "and leave none idle"
+    assert worker_processes(files=1, threads=threads, device="cpu", cpus=cpus) == 1
+    assert worker_processes(files=1000, threads=threads, device="cuda:0", cpus=cpus) == 1

@@ -84,6 +84,18 @@ def test_a_name_given_twice_is_refused() -> None:
         stems("a.wav", "b.wav", "b.wav")
 
 
+def test_a_name_too_long_for_a_suffix_is_cut_and_marked(tmp_path: Path) -> None:
+    names = ["x" * 251 + ".wav", "x" * 250 + "y.wav", "é" * 125 + ".wav", "z" * 250]
+    placed = stems(*names)
+    assert placed[3] == "z" * 250
+    assert len(set(placed)) == 4
+    for stem in placed:
+        assert len(os.fsencode(f"{stem}.json")) <= 255
+        write_atomically(tmp_path / f"{stem}.json", "text")
+    assert placed[2] == "é" * 125
+    assert placed[0].startswith("x" * 241 + "~")
+
+
 part = st.text("ab.", min_size=1, max_size=6).filter(lambda text: text.strip("."))
 
 
