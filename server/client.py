@@ -133,9 +133,9 @@ class StreamClient:
                     if seq <= self._seq:
                         continue
                     self._seq = seq
-                    if message["type"] == "words":
-                        await socket.send(json.dumps({"type": "ack", "seq": seq}))
                 yield message
+                if message["type"] == "words":  # behind the yield: a break at the ack must not take the message along
+                    await socket.send(json.dumps({"type": "ack", "seq": seq}))
         finally:
             if sender is not None:
                 sender.cancel()

@@ -62,23 +62,29 @@ class TerminalView:
     def __init__(self, out: TextIO, err: TextIO, *, plain: bool) -> None:
         self._out, self._err, self._plain = out, err, plain
         self._started = False
+        self._before = ""  # owed before the next word
 
     def show(self, message: Message) -> None:
         """Shows one message of the server."""
         kind = message["type"]
         if kind == "words":
-            text = message["text"] if self._started else message["text"].lstrip()
-            self._started = self._started or bool(text)
-            self._write(text)
+            text = message["text"]
+            if "amended" in message:  # late punctuation belongs to the line before
+                end = text.find(" ") % (len(text) + 1)
+                self._write(text[:end])
+                text = text[end:]
+            if text:
+                self._write(self._before + (text.lstrip() if self._before or not self._started else text))
+                self._before, self._started = "", True
         elif kind == "tail" and not self._plain:
             tail = message["text"]
             self._out.write(f"{SAVE}{DIM}{' ' + tail if tail else ''}{PLAIN}{CLEAR}{RESTORE}")
         elif kind == "segment":
-            self._write("\n")
-            self._started = False
+            self._before = "\n"
         elif kind in ("warning", "error"):
             self._err.write(f"{kind}: {message['text']}\n")
         elif kind == "closed":
+            self._write("\n" if self._started else "")
             self._err.write(f"{closing_line(message)}\n")
         self._out.flush()
 

@@ -51,9 +51,16 @@ function showWords(message) {
   const fresh = message.words;
   if (message.amended) recording.words[message.amended.index].text = message.amended.text;
   recording.words.push(...fresh);
+  const append = (text) => recording.text.append(recording.text.textContent ? text : text.trimStart());
   keepBottom(() => {
-    // Committed text is only ever appended to.
-    recording.text.append(recording.text.textContent ? message.text : message.text.trimStart());
+    // Committed text is only ever appended to; late punctuation belongs to the paragraph before.
+    const end = message.amended ? message.text.search(/\s|$/) : 0;
+    append(message.text.slice(0, end));
+    if (recording.owed && fresh.length) {
+      recording.owed = false;
+      paragraph();
+    }
+    append(message.text.slice(end));
   });
   for (const word of fresh) {
     recording.audio.push(word.delay_ms.audio);
@@ -106,13 +113,8 @@ function showReady(message) {
 
 function take(message) {
   if (message.type === "ready") showReady(message);
-  else if (message.type === "words") {
-    if (recording.owed && message.words.length) {
-      recording.owed = false;
-      keepBottom(paragraph);
-    }
-    showWords(message);
-  } else if (message.type === "tail") {
+  else if (message.type === "words") showWords(message);
+  else if (message.type === "tail") {
     keepBottom(() => { recording.tail.textContent = message.text ? ` ${message.text}` : ""; });
   } else if (message.type === "segment") showSegment(message);
   else if (message.type === "heartbeat") {

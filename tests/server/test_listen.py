@@ -173,7 +173,8 @@ SAID = [
     message("words", " don't"),
     message("tail"),
     message("segment", "the don't"),
-    message("words", " a"),
+    message("words", ". a", amended={"index": 1, "text": "don't."}),
+    message("words", ",", amended={"index": 2, "text": "a,"}),
     message("warning", "clipped"),
 ]
 
@@ -188,7 +189,7 @@ def test_a_terminal_shows_text_once_and_the_tail_dim() -> None:
     tails = screen.replace("\x1b[2m the do\x1b[0m", "").replace("\x1b[2m do\x1b[0m", "")
     for code in ("\x1b[2m", "\x1b[0m", "\x1b[K", "\x1b7", "\x1b8"):
         tails = tails.replace(code, "")
-    assert tails == "the don't\na"
+    assert tails == "the don't.\na,"
     assert err.getvalue() == "warning: clipped\n"
 
 
@@ -197,7 +198,7 @@ def test_a_pipe_gets_the_text_alone() -> None:
     view = TerminalView(out, io.StringIO(), plain=True)
     for one in SAID:
         view.show(one)
-    assert out.getvalue() == "the don't\na"
+    assert out.getvalue() == "the don't.\na,"
 
 
 def test_the_last_line_has_the_delays() -> None:

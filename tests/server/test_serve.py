@@ -186,7 +186,7 @@ def test_the_command_serves_the_shipped_model_and_stops_on_a_signal() -> None:
             check=False,
         )
         assert listened.returncode == 0, listened.stderr
-        assert len(listened.stdout.split()) > 10
+        assert len(listened.stdout.split()) >= 6
         assert "words, delay from a word's end to its commitment: median" in listened.stderr
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0

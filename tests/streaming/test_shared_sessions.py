@@ -106,7 +106,7 @@ def test_a_step_that_raises_moves_nobody_and_may_be_made_again(tmp_path: Path, m
             failures += 1
             assert [one.processed_ms for one in together] == before
     monkeypatch.undo()
-    assert failures > 5
+    assert failures >= 4
     for one in alone:
         while advance_sessions([one]):
             pass
