@@ -77,7 +77,6 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     os.environ["OMP_NUM_THREADS"] = "1"
-    os.environ["RAY_raylet_start_wait_time_s"] = "180"  # a busy machine takes its time
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     cluster.add_node(num_cpus=1)
     yield cluster
