@@ -48,9 +48,8 @@ from recipes.teacher import TaughtWord, full_context_features, read_words
 
 __all__ = ["Batch", "TuneConfig", "Tuner", "make_batch", "train"]
 
-SETTINGS: tuple[tuple[float, ChunkSetting], ...] = tuple(
-    (share, ChunkSetting(chunk_steps=steps, right_frames=right, silence_frames=silence))
-    for share, steps, right, silence in (
+MIXES: tuple[tuple[tuple[float, int, int, int], ...], ...] = (
+    (
         (0.32, 4, 16, 8),
         (0.08, 4, 32, 8),
         (0.16, 4, 0, 0),
@@ -60,9 +59,20 @@ SETTINGS: tuple[tuple[float, ChunkSetting], ...] = tuple(
         (0.08, 8, 16, 8),
         (0.06, 16, 32, 8),
         (0.08, 50, 64, 8),
-    )
+    ),
+    (
+        (0.12, 4, 16, 8),
+        (0.28, 4, 32, 8),
+        (0.16, 4, 0, 0),
+        (0.06, 8, 0, 0),
+        (0.10, 2, 16, 8),
+        (0.06, 1, 16, 8),
+        (0.08, 8, 32, 8),
+        (0.06, 16, 32, 8),
+        (0.08, 50, 64, 8),
+    ),
 )
-"""How often a batch is heard with which chunk, right context and silence."""
+"""How often a batch is heard with which chunk (steps), right context and silence (frames); `chunk_mix` picks one."""
 WEIGHTS = {
     "librispeech_devclean_mp3": 2.0,
     "librispeech_resemblyzer": 2.0,
@@ -86,6 +96,7 @@ class TuneConfig:
     batch_seconds: float = 48.0
     longest_ms: int = 20_000
     joined_share: float = 0.4
+    chunk_mix: int = 1
     delay_min: int = 1
     delay_max: int = 12
     encoder_rate: float = 1e-4
@@ -103,6 +114,8 @@ class TuneConfig:
     def __post_init__(self) -> None:
         if min(self.steps, self.longest_ms, self.delay_min, self.log_every, self.save_every, self.warmup_steps) < 1:
             raise ConfigError(f"counts must be at least 1; got {self}")
+        if not 1 <= self.chunk_mix <= len(MIXES):
+            raise ConfigError(f"chunk_mix is {self.chunk_mix}; there are 1 to {len(MIXES)}")
         if self.delay_max < self.delay_min:
             raise ConfigError(f"delay_min ({self.delay_min}) must not exceed delay_max ({self.delay_max})")
 
@@ -287,7 +300,9 @@ class Tuner:
         )
 
     def _next(self) -> tuple[list[Session], ChunkSetting, int]:
-        chunk = self._rng.choices([chunk for _, chunk in SETTINGS], [share for share, _ in SETTINGS])[0]
+        mix = MIXES[self.config.chunk_mix - 1]
+        steps, right, silence = self._rng.choices([entry[1:] for entry in mix], [entry[0] for entry in mix])[0]
+        chunk = ChunkSetting(chunk_steps=steps, right_frames=right, silence_frames=silence)
         if not self._queue:
             plans = plan_sessions(
                 self._clips,

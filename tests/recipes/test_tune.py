@@ -34,10 +34,7 @@ WORDS = (
     TaughtWord(text="the", pieces=(40, 41), start_ms=100, end_ms=320),
     TaughtWord(text="dog,", pieces=(42,), start_ms=500, end_ms=800),
 )
-FEW = tuple((share, ChunkSetting(chunk_steps=c, right_frames=r, silence_frames=s)) for share, c, r, s in (
-    (0.5, 2, 4, 3),
-    (0.5, 4, 0, 0),
-))  # fmt: skip
+FEW = (((0.5, 2, 4, 3), (0.5, 4, 0, 0)),)
 
 
 def chunk(steps: int, right: int = 0, silence: int = 0) -> ChunkSetting:
@@ -192,7 +189,7 @@ def tuner(folder: Path, config: TuneConfig = CONFIG) -> Tuner:
 
 @pytest.fixture
 def few_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune, "SETTINGS", FEW)
+    monkeypatch.setattr(tune, "MIXES", FEW)
 
 
 def lines(folder: Path) -> list[dict[str, float]]:
@@ -295,3 +292,13 @@ def test_the_command_tunes_what_has_words_and_saves_a_model(tmp_path: Path) -> N
     )
     assert [line["step"] for line in lines(out)] == [1, 2]
     assert len((out / "samples.jsonl").read_text().splitlines()) == 10
+
+
+def test_a_mix_of_chunks_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="chunk_mix is 3; there are 1 to 2"):
+        TuneConfig(chunk_mix=3)
+
+
+def test_the_shares_of_every_mix_are_a_whole() -> None:
+    for mix in tune.MIXES:
+        assert sum(share for share, *_ in mix) == pytest.approx(1.0)
