@@ -6,6 +6,7 @@ well, and the steps that follow find their answers there, until the text goes an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -158,6 +159,7 @@ def decode_block(
     drafter: Drafter | None = None,
     least_probability: float | None = None,
     shortcut: CtcShortcut | None = None,
+    listened: Callable[[S], None] | None = None,
 ) -> tuple[list[StepOutput], S, Tensor | None]:
     """Hears one block a row and decodes its steps.
 
@@ -170,10 +172,13 @@ def decode_block(
         drafter: expects outputs, so that one call runs several rows; None: a row a call.
         least_probability: a drafted piece at least so probable is taken; None: drafts change no output.
         shortcut: takes blocks past the decoder; None: nothing is.
+        listened: is given the state when the block has been heard and nothing of it decoded.
     Returns:
         One StepOutput a step, as many as the longest row has, the new state, and the scorer's.
     """
     state = model.listen(samples, lens, settings, state)
+    if listened is not None:
+        listened(state)
     steps = lens // STEP_SAMPLES
     plan = None if shortcut is None else shortcut.plan(model, steps, settings, state)
     outputs: list[StepOutput] = []

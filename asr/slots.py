@@ -29,7 +29,7 @@ from asr.text import WordAssembler
 from asr.units import STEP_SAMPLES
 from asr.words import DraftCount
 
-__all__ = ["RowResult", "RowStep", "Steerable", "StreamEngine"]
+__all__ = ["HEARING_STEPS", "Hearing", "RowResult", "RowStep", "Steerable", "StreamEngine"]
 
 
 @runtime_checkable
@@ -39,6 +39,24 @@ class Steerable(Protocol):
     def steer(self, row: int, steering: Any) -> None:
         """Steer a row by something else, from its next step on; None: by what the scorer has for everybody."""
         ...
+
+
+@runtime_checkable
+class Hearing(Protocol):
+    """A scorer whose scores depend on what the CTC head hears; where there is no head it is told nothing."""
+
+    def hear(self, row: int, log_probs: Tensor) -> None:
+        """What holds for a row's steps until the next call.
+
+        Args:
+            row: a slot.
+            log_probs: [W, V'+1] of the newest steps heard, newest last.
+        """
+        ...
+
+
+HEARING_STEPS = 40
+"""Steps before a block that a scorer hears of: the longest delay, and a phrase that was being said then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +274,7 @@ class StreamEngine:
                 self.drafter,
                 self._least_probability,
                 self._shortcut,
+                lambda state: self._tell(state, {row: len(samples) // STEP_SAMPLES for row, samples in blocks.items()}),
             )
             re_anchors: list[int] = self._state.re_anchors.tolist()
             heard = self._heard()
@@ -270,10 +289,23 @@ class StreamEngine:
             for row, samples in blocks.items()
         }
 
+    @property
+    def _has_head(self) -> bool:
+        recogniser = self.model.recogniser
+        return isinstance(recogniser, CrossRecogniser) and recogniser.ctc is not None
+
+    def _tell(self, state: Any, steps: Mapping[int, int]) -> None:
+        """Lets the scorer hear what the CTC head said of a block and of what came before, `steps` of each row's."""
+        if not isinstance(self._scorer, Hearing) or not self._has_head:
+            return
+        known: list[int] = state.preview.window.tolist()
+        for row, count in steps.items():
+            newest = min(known[row], HEARING_STEPS + count, state.preview.log_probs.shape[1])
+            self._scorer.hear(row, state.preview.log_probs[row, state.preview.log_probs.shape[1] - newest :])
+
     def _heard(self) -> list[_Heard]:
         """What the CTC head said of each row's newest steps."""
-        recogniser = self.model.recogniser
-        if not isinstance(recogniser, CrossRecogniser) or recogniser.ctc is None:
+        if not self._has_head:
             return [_Heard() for _ in range(self.slots)]
         preview = self._state.preview
         labels = preview.labels.tolist()

@@ -1,7 +1,8 @@
 """One scorer of an n-gram model and of each stream's phrases, as the decode loop wants it (docs/design.md §7).
 
-A state is [LM state, phrase node, list]: which list a node belongs to is part of it, so that a stream may change its
-phrases at any time and old states, drafts included, stay what they were.
+A state is [LM state, phrase node, list, paid]: which list a node belongs to is part of it, so that a stream may change
+its phrases at any time and old states, drafts included, stay what they were. What has been paid for the text under way
+is part of it too: which phrases count changes with what is heard, and what was given is what is given back.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -22,15 +25,19 @@ from kernels.phrases import PhraseTables
 from lm_fusion.ngram import Automaton
 from lm_fusion.ngram_units import decoder_units
 from lm_fusion.phrases import DEFAULT_BOOST, Phrase, PhraseBuilder, PhraseList
-from lm_fusion.phrases_graph import INSIDE, START, build_graph, join_graphs
+from lm_fusion.phrases_graph import GRAIN, INSIDE, START, PhraseGraph, build_graph, join_graphs
 from lm_fusion.spelling import CtcSpelling, DecoderSpelling
 
 __all__ = ["DEFAULT_LM_WEIGHT", "MAX_LM_WEIGHT", "Fusion", "Steering"]
 
 DEFAULT_LM_WEIGHT = 0.2
 MAX_LM_WEIGHT = 2.0
-LM, NODE, LIST = range(3)
-"""The columns of a state."""
+LM, NODE, LIST, PAID = range(4)
+"""The columns of a state; PAID in 1/1024 nat."""
+HEARD_NATS = 3.0
+"""How much less likely than the best labels a phrase's may be, on average, and still count as heard."""
+HEARD_LABELS = 3
+"""So much of a phrase tells it from others while the rest is still to come."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +97,7 @@ class Fusion:
             raise LanguageModelError(f"the n-gram model scores {lm.vocabulary} pieces, the recogniser has {len(opens)}")
         self.builder, self.preview_builder, self.lm = builder, preview_builder, lm
         self.backend = best_backend(opens.device) if backend is None else backend
+        self._spot = dispatch("spotting.spot", "numba")
         self._scores = dispatch("phrases.scores", self.backend)
         self._advance = dispatch("phrases.advance", self.backend)
         self._opens = opens
@@ -98,6 +106,7 @@ class Fusion:
         self._steering = [Steering()] * slots
         self._lists = torch.zeros(slots, dtype=torch.int64, device=opens.device)
         self._weights = torch.zeros(slots, device=opens.device)
+        self._heard: list[npt.NDArray[np.bool_] | None] = [None] * slots
         self._joined: tuple[PhraseTables, Tensor] | None = None
         self._given = 0
         for row in range(slots):
@@ -126,21 +135,22 @@ class Fusion:
         Raises:
             PhraseError, LanguageModelError, ConfigError: as the parts do.
         """
-        builder = PhraseBuilder(DecoderSpelling.of(model))
+        head = model.ctc_tokenizer
+        sounds = None if head is None else CtcSpelling(head)
+        builder = PhraseBuilder(DecoderSpelling.of(model), sounds)
         if isinstance(lm, str | Path):
             units = decoder_units(model.vocabulary, model.config.vocabulary)
             lm = Automaton.load(lm, units, device=model.device)
         if lm_weight is None:
             lm_weight = 0.0 if lm is None else DEFAULT_LM_WEIGHT
         default = Steering(phrases=builder.build(phrases, boost=boost), lm_weight=lm_weight)
-        head = model.ctc_tokenizer
         return cls(
             slots=slots,
             builder=builder,
             lm=lm,
             default=default,
             device=model.device,
-            preview_builder=None if head is None else PhraseBuilder(CtcSpelling(head)),
+            preview_builder=None if sounds is None else PhraseBuilder(sounds),
         )
 
     @property
@@ -164,29 +174,76 @@ class Fusion:
         if steering.phrases is not self._steering[row].phrases:
             self._given += 1
             self._lists[row] = self._given
+            self._heard[row] = None
             self._joined = None
         self._steering[row] = steering
         self._weights[row] = steering.lm_weight
 
+    def hear(self, row: int, log_probs: Tensor) -> None:
+        """Let only those phrases of a row count that the CTC head has heard, until it is called again.
+
+        A phrase that the head cannot spell counts always, as all do before the first call. What is under way of one
+        that no longer counts is given back at the next piece.
+
+        Args:
+            row: a slot.
+            log_probs: [W, V'+1] of the newest steps, the blank last; as many as phrases may be heard in.
+        """
+        phrases = self._steering[row].phrases
+        if phrases is None or phrases.sounds is None or phrases.graph.empty:
+            return
+        labels, lens = phrases.sound_table
+        counts = lens == 0
+        some = counts.logical_not().nonzero()[:, 0]
+        if len(some):
+            ratio = self._spot(
+                log_probs.float().cpu(), labels[some], lens[some], blank=log_probs.shape[1] - 1, prefix=HEARD_LABELS
+            )
+            counts = counts.index_copy(0, some, ratio >= -HEARD_NATS)
+        before, now = self._heard[row], counts.numpy()
+        self._heard[row] = now
+        if before is None:
+            self._joined = None  # it needs bonuses of its own
+        elif self._joined is not None and (before != now).any():
+            tables, roots = self._joined
+            graph, first = phrases.graph.only(now), int(roots[row])
+            own = slice(first, first + graph.nodes)
+            with torch.inference_mode():  # as they may have been made: they are this row's alone, and no state
+                tables.credit[own] = torch.from_numpy(graph.credit)
+                tables.live[own] = torch.from_numpy(graph.live)
+
     def _tables(self) -> tuple[PhraseTables, Tensor]:
-        """The lists in use side by side, each once, and the first node [slots] of each row's."""
+        """The lists in use side by side, and the first node [slots] of each row's.
+
+        Each is there once, but for the rows that have heard: which of its phrases count is a matter of their own.
+        """
         if self._joined is None:
-            lists = {id(s.phrases): s.phrases.graph for s in self._steering if s.phrases is not None}
-            tables, offsets = join_graphs([self._nothing, *lists.values()], self._opens)
-            first = dict(zip([id(None), *lists], offsets, strict=True))
-            roots = torch.tensor([first[id(s.phrases)] for s in self._steering])
+            graphs: dict[int | None, PhraseGraph] = {None: self._nothing}
+            keys: list[int | None] = []
+            for row, (steering, heard) in enumerate(zip(self._steering, self._heard, strict=True)):
+                phrases = steering.phrases
+                key = None if phrases is None else id(phrases) if heard is None else -1 - row
+                if phrases is not None and key not in graphs:
+                    graphs[key] = phrases.graph if heard is None else phrases.graph.only(heard)
+                keys.append(key)
+            tables, offsets = join_graphs(list(graphs.values()), self._opens)
+            first = dict(zip(graphs, offsets, strict=True))
+            roots = torch.tensor([first[key] for key in keys])
             self._joined = tables, roots.to(self._opens.device)
         return self._joined
 
-    def _nodes(self, states: Tensor, rows: Tensor, roots: Tensor) -> Tensor:
-        """[k] where the rows are in the tables; a node of a list that was taken away counts as the middle of a word."""
+    def _nodes(self, states: Tensor, rows: Tensor, roots: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the rows are in the tables, and what has been paid there in nats, [k] both.
+
+        A node of a list that was taken away counts as the middle of a word, and nothing is given back.
+        """
         node = states[:, NODE]
         stale = (states[:, LIST] != self._lists[rows]) & (node > INSIDE)
-        return roots + torch.where(stale, INSIDE, node)
+        return roots + torch.where(stale, INSIDE, node), torch.where(stale, 0, states[:, PAID]) / GRAIN
 
     def init_states(self, rows: int) -> Tensor:
-        """See `asr.decode.TokenScorer`; D is 3."""
-        states = torch.zeros(rows, 3, dtype=torch.int64, device=self._opens.device)
+        """See `asr.decode.TokenScorer`; D is 4."""
+        states = torch.zeros(rows, 4, dtype=torch.int64, device=self._opens.device)
         states[:, NODE] = START
         if self.lm is not None:
             states[:, LM] = self.lm.init_states(rows)
@@ -195,7 +252,9 @@ class Fusion:
     def scores(self, states: Tensor, rows: Tensor) -> Tensor:
         """See `asr.decode.TokenScorer`; exactly 0 for rows that are steered by nothing."""
         tables, roots = self._tables()
-        scores: Tensor = self._scores(tables, self._nodes(states, rows, roots[rows]))
+        nodes, paid = self._nodes(states, rows, roots[rows])
+        scores: Tensor = self._scores(tables, nodes)
+        scores = scores + (tables.live[nodes] - paid)[:, None]  # 0 unless other phrases count than when it was paid
         if self.lm is not None and any(steering.lm_weight for steering in self._steering):
             weights = self._weights[rows][:, None]
             said, _ = self.lm.advance(states[:, LM])
@@ -207,6 +266,7 @@ class Fusion:
         """See `asr.decode.TokenScorer`. The n-gram's state moves also where its weight is 0: it may be raised later."""
         tables, roots = self._tables()
         roots = roots[rows]
-        node = self._advance(tables, self._nodes(states, rows, roots), tokens, roots) - roots
+        node = self._advance(tables, self._nodes(states, rows, roots)[0], tokens, roots)
+        paid = (tables.live[node] * GRAIN).long()
         state = states[:, LM] if self.lm is None else self.lm.advance_by(states[:, LM], tokens)[1]
-        return torch.stack([state, node, self._lists[rows]], 1)
+        return torch.stack([state, node - roots, self._lists[rows], paid], 1)

@@ -7,7 +7,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from asr.errors import PhraseError
 from lm_fusion.phrases_graph import Entry, PhraseGraph, build_graph
@@ -74,10 +79,19 @@ class PhraseList:
     Attributes:
         answers: one a phrase, in order.
         graph: the automaton.
+        sounds: the CTC head's labels of each phrase, none where it cannot spell it; None without a head.
     """
 
     answers: tuple[PhraseAnswer, ...]
     graph: PhraseGraph
+    sounds: tuple[tuple[int, ...], ...] | None = None
+
+    @cached_property
+    def sound_table(self) -> tuple[Tensor, Tensor]:
+        """`sounds` as labels [P, L] padded with 0, and lens [P]; int64, on the CPU."""
+        sounds = [torch.tensor(labels, dtype=torch.int64) for labels in self.sounds or ()]
+        lens = torch.tensor([len(labels) for labels in sounds], dtype=torch.int64)
+        return pad_sequence(sounds, batch_first=True), lens
 
     @property
     def rejected(self) -> tuple[PhraseAnswer, ...]:
@@ -116,13 +130,14 @@ class PhraseBuilder:
 
     Args:
         spelling: the vocabulary.
+        sounds: the CTC head's, by which phrases are listened for; None: they are not.
 
     Attributes:
         builds: lists built so far; those found in the cache are not counted.
     """
 
-    def __init__(self, spelling: Spelling) -> None:
-        self.spelling = spelling
+    def __init__(self, spelling: Spelling, sounds: Spelling | None = None) -> None:
+        self.spelling, self.sounds = spelling, sounds
         self.builds = 0
         self._cache: OrderedDict[tuple[object, ...], PhraseList] = OrderedDict()
         self._lock = threading.Lock()
@@ -157,7 +172,7 @@ class PhraseBuilder:
     def _build(self, phrases: Sequence[Phrase], default: float) -> PhraseList:
         answers: list[PhraseAnswer] = []
         entries: list[Entry] = []
-        for phrase in phrases:
+        for at, phrase in enumerate(phrases):
             text, boost = tidy(phrase.text), default if phrase.boost is None else phrase.boost
             if not any(character.isalnum() for character in text):
                 answers.append(_no(phrase, "it has no letter and no digit"))
@@ -178,8 +193,14 @@ class PhraseBuilder:
             pieces = tuple(self.spelling.piece(token) for token in short[0].tokens)
             answers.append(PhraseAnswer(text=phrase.text, accepted=True, pieces=pieces, reason=remark))
             if boost > 0:
-                entries += [Entry(tokens=way.tokens, boost=boost, anywhere=way.anywhere) for way in short]
-        return PhraseList(tuple(answers), self._graph(entries))
+                entries += [Entry(tokens=way.tokens, boost=boost, anywhere=way.anywhere, phrase=at) for way in short]
+        return PhraseList(tuple(answers), self._graph(entries), self._sounds(phrases))
+
+    def _sounds(self, phrases: Sequence[Phrase]) -> tuple[tuple[int, ...], ...] | None:
+        if self.sounds is None:
+            return None
+        ways = [self.sounds.spell(tidy(phrase.text))[0] for phrase in phrases]
+        return tuple(found[0].tokens if found else () for found in ways)
 
     def _graph(self, entries: Sequence[Entry]) -> PhraseGraph:
         return build_graph(entries, opens=self.spelling.opens.numpy(), weights=self.spelling.weights.numpy())

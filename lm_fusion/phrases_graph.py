@@ -8,7 +8,8 @@ as it lives. A step's score is the difference, so that what is left unfinished h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -35,16 +36,24 @@ class Entry:
         boost: bonus of each, in nats, where it weighs 1.
         anywhere: whether it may begin after any piece; else only at the start and after one of `opens`. What is
             true of one sequence is true of all that have its first piece.
+        phrase: the number of the phrase that it spells.
     """
 
     tokens: tuple[int, ...]
     boost: float
     anywhere: bool
+    phrase: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhraseGraph:
-    """The automaton of one list, its nodes counted from 0: see `kernels.phrases.PhraseTables` for the fields."""
+    """The automaton of one list, its nodes counted from 0: see `kernels.phrases.PhraseTables` for the other fields.
+
+    Attributes:
+        parent: [N] the node without its last piece, roots' own START; total: [N] the boosts of a node's pieces.
+        levels: the first node of each depth from 1 on, and N.
+        end: [E] the node where each spelling ends; phrase: [E] whose spelling it is.
+    """
 
     first_arc: Ints
     label: Ints
@@ -52,6 +61,11 @@ class PhraseGraph:
     fail: Ints
     credit: npt.NDArray[np.float32]
     live: npt.NDArray[np.float32]
+    parent: Ints
+    total: npt.NDArray[np.float64]
+    levels: tuple[int, ...]
+    end: Ints
+    phrase: Ints
 
     @property
     def nodes(self) -> int:
@@ -62,6 +76,29 @@ class PhraseGraph:
     def empty(self) -> bool:
         """Whether it scores nothing."""
         return not len(self.label)
+
+    def only(self, counts: npt.NDArray[np.bool_]) -> PhraseGraph:
+        """The same nodes with the bonuses that they have if only some phrases are listed; boosts stay what they are.
+
+        Args:
+            counts: [P] whether each phrase does.
+        """
+        ends = self.end[counts[self.phrase]]
+        complete, goes_on = np.zeros(self.nodes, dtype=bool), np.zeros(self.nodes, dtype=bool)
+        complete[ends] = True
+        while len(ends):
+            goes_on[ends] = True
+            ends = self.parent[ends]
+            ends = ends[ends > INSIDE]
+        ended, earned, live = np.zeros(self.nodes), np.zeros(self.nodes), np.zeros(self.nodes)
+        for first, last in pairwise(self.levels):
+            level = slice(first, last)
+            parent, shorter = self.parent[level], self.fail[level]
+            # Of the longest phrase that the path has completed.
+            ended[level] = np.where(complete[level], self.total[level], ended[parent])
+            earned[level] = ended[level] - ended[parent] + earned[shorter]
+            live[level] = np.where(goes_on[level], self.total[level] - ended[level], live[shorter])
+        return replace(self, credit=(earned + live).astype(np.float32), live=live.astype(np.float32))
 
 
 def build_graph(
@@ -87,23 +124,25 @@ def build_graph(
     arc_from, label, target = arc_from[deeper], label[deeper], target[deeper]  # roots' arcs are there already
     keys = arc_from * size + label
     fail = np.full(trie.nodes, -1, dtype=np.int64)
-    total, ended, earned = np.zeros(trie.nodes), np.zeros(trie.nodes), np.zeros(trie.nodes)
+    total = np.zeros(trie.nodes)
     for level in trie.levels:
         parent, labels = trie.parent[level - 2], trie.label[level - 2]
         fail[level] = _failures(fail[parent], labels, fail=fail, keys=keys, target=target, opens=opens)
         total[level] = total[parent] + bonus[level - 2]
-        ends = trie.ends[level - 2]
-        ended[level] = np.where(ends, total[level], ended[parent])  # of the longest phrase that the path has completed
-        earned[level] = ended[level] - ended[parent] + earned[fail[level]]
-    live = total - ended
+    phrase = np.array([entry.phrase for entry in entries], dtype=np.int64)
     return PhraseGraph(
         first_arc=np.searchsorted(arc_from, np.arange(trie.nodes + 1)).astype(np.int64),
         label=label,
         target=target,
         fail=fail,
-        credit=(earned + live).astype(np.float32),
-        live=live.astype(np.float32),
-    )
+        credit=np.zeros(trie.nodes, dtype=np.float32),
+        live=np.zeros(trie.nodes, dtype=np.float32),
+        parent=np.concatenate([[START, START], trie.parent]),
+        total=total,
+        levels=(*(int(level[0]) for level in trie.levels), trie.nodes),
+        end=trie.end,
+        phrase=phrase,
+    ).only(np.ones(phrase.max(initial=-1) + 1, dtype=bool))
 
 
 class _Trie:
@@ -117,7 +156,7 @@ class _Trie:
         boost = np.array([entry.boost for entry in entries], dtype=np.float64)
         anywhere = np.array([entry.anywhere for entry in entries], dtype=bool)
         here = np.full(len(entries), START, dtype=np.int64)
-        parent, label, boosts, ends = [], [], [], []
+        parent, label, boosts = [], [], []
         self.levels: list[Ints] = []
         self.open_roots: Ints = np.zeros(0, dtype=np.int64)
         self.nodes = 2
@@ -128,21 +167,18 @@ class _Trie:
             here[on] = level[which]
             largest = np.zeros(len(keys))
             np.maximum.at(largest, which, boost[on])
-            complete = np.zeros(len(keys), dtype=bool)
-            complete[which[lens[on] == depth + 1]] = True
             if depth == 0:
                 self.open_roots = np.unique(here[anywhere])
             parent.append(keys // size)
             label.append(keys % size)
             boosts.append(largest)
-            ends.append(complete)
             self.levels.append(level)
             self.nodes += len(keys)
         nothing = np.zeros(0, dtype=np.int64)
         self.parent: Ints = np.concatenate([nothing, *parent])
         self.label: Ints = np.concatenate([nothing, *label])
         self.boost = np.concatenate([np.zeros(0), *boosts])
-        self.ends = np.concatenate([np.zeros(0, dtype=bool), *ends])
+        self.end: Ints = here
         self.roots: Ints = self.levels[0] if self.levels else nothing
 
 

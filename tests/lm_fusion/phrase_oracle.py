@@ -16,9 +16,17 @@ OPENS = np.array([False, False, False, False, True])
 
 @dataclass(frozen=True)
 class Oracle:
-    """The bonuses of `entries`: of each listed beginning, and of each complete one."""
+    """The bonuses of `entries`: of each listed beginning, and of each complete one.
+
+    Boosts are those of all entries; only the phrases that count earn them.
+    """
 
     entries: Sequence[Entry]
+    counts: Sequence[bool] | None = None
+
+    @property
+    def _counting(self) -> list[Entry]:
+        return [e for e in self.entries if self.counts is None or self.counts[e.phrase]]
 
     def _total(self, tokens: tuple[int, ...]) -> float:
         """The bonus of a beginning: each piece has the largest boost of the sequences that share it."""
@@ -28,7 +36,7 @@ class Oracle:
 
     def _complete(self, tokens: tuple[int, ...]) -> float:
         """The bonus of the longest listed sequence that `tokens` begin with, or 0."""
-        lens = [len(e.tokens) for e in self.entries if tokens[: len(e.tokens)] == e.tokens]
+        lens = [len(e.tokens) for e in self._counting if tokens[: len(e.tokens)] == e.tokens]
         return self._total(tokens[: max(lens)]) if lens else 0.0
 
     def _may_begin(self, text: tuple[int, ...], at: int) -> bool:
@@ -41,7 +49,7 @@ class Oracle:
         complete = sum(self._complete(text[at:]) for at in starts)
         for at in starts:  # the longest text under way begins first
             under_way = text[at:]
-            if any(e.tokens[: len(under_way)] == under_way for e in self.entries):
+            if any(e.tokens[: len(under_way)] == under_way for e in self._counting):
                 return complete + self._total(under_way) - self._complete(under_way)
         return complete
 

@@ -66,8 +66,8 @@ def test_states_are_what_the_text_alone_makes_of_them(model: Model, lm: Automato
 def test_a_recogniser_says_where_scores_may_choose(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     # Every second piece is a sign, or this model would hardly write one.
     index = torch.arange(model.config.vocabulary)
-    monkeypatch.setattr(model.recogniser, "letters", index % 2 == 0)
-    monkeypatch.setattr(model.recogniser, "begins_word", index % 8 == 0)
+    monkeypatch.setitem(model.recogniser._buffers, "letters", index % 2 == 0)
+    monkeypatch.setitem(model.recogniser._buffers, "begins_word", index % 8 == 0)
     recogniser, settings = model.recogniser, model.settings(delay_ms=80, chunk_ms=160)
     chunk = settings.chunk
     state = recogniser.init_state(1, max_chunk_steps=2, max_right=chunk.right_frames, max_silence=chunk.silence_frames)

@@ -148,7 +148,7 @@ def test_states_are_values(model: Model, lm: Automaton) -> None:
     fusion.scores(after, rows)
     assert torch.equal(states, kept)
     assert not torch.equal(after[:, NODE], kept[:, NODE])
-    assert (states.shape, states.dtype) == ((2, 3), torch.int64)
+    assert (states.shape, states.dtype) == ((2, 4), torch.int64)
 
 
 @pytest.mark.parametrize("backend", ["reference", "numba"])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kernels.dispatch import dispatch
 from lm_fusion.phrases_graph import GRAIN, INSIDE, START, Entry, build_graph, join_graphs
@@ -19,9 +22,11 @@ def entry(*tokens: int, boost: float = 1.0, anywhere: bool = True) -> Entry:
     return Entry(tokens=tokens, boost=boost, anywhere=anywhere)
 
 
-def walk(entries: list[Entry], text: tuple[int, ...]) -> list[float]:
-    """The score of each token of a text."""
-    tables, (root,) = join_graphs([build_graph(entries, opens=OPENS)], OPEN)
+def walk(entries: list[Entry], text: tuple[int, ...], counts: list[bool] | None = None) -> list[float]:
+    """The score of each token of a text, where only some phrases may count."""
+    graph = build_graph(entries, opens=OPENS)
+    graph = graph if counts is None else graph.only(np.array(counts, dtype=bool))
+    tables, (root,) = join_graphs([graph], OPEN)
     node, roots = torch.tensor([root + START]), torch.tensor([root])
     found = []
     for token in text:
@@ -85,6 +90,28 @@ def test_a_text_has_earned_what_its_phrases_are_worth(entries: list[Entry], text
     for n, score in enumerate(walk(entries, text), start=1):
         total += score
         assert total == oracle.earned(text[:n])
+
+
+@given(entries=entry_lists(), text=texts, counts=st.lists(st.booleans(), min_size=6, max_size=6))
+@settings(max_examples=200, deadline=None)
+def test_phrases_that_do_not_count_are_as_if_not_listed(
+    entries: list[Entry], text: tuple[int, ...], counts: list[bool]
+) -> None:
+    entries = [replace(entry, phrase=at) for at, entry in enumerate(entries)]
+    oracle, total = Oracle(entries, counts), 0.0
+    for n, score in enumerate(walk(entries, text, counts), start=1):
+        total += score
+        assert total == oracle.earned(text[:n])
+
+
+def test_what_counts_may_change_back() -> None:
+    graph = build_graph([replace(entry(0, 1), phrase=0), replace(entry(1, 2), phrase=1)], opens=OPENS)
+    none = graph.only(np.array([False, False]))
+    assert not none.credit.any()
+    assert not none.live.any()
+    again = none.only(np.array([True, True]))
+    assert np.array_equal(again.credit, graph.credit)
+    assert np.array_equal(again.live, graph.live)
 
 
 @given(entries=entry_lists(), text=texts)
