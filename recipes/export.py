@@ -1,10 +1,11 @@
 """Puts trained parts together into one checkpoint.
 
 `python -m recipes.export --base M [M …] [--gate CHECKPOINT] [--ctc CHECKPOINT] --name NAME --card FILE --out DIR`
-`[--chunks C:R:S …] [--offset-frames N]`
+`[--chunks C:R:S …] [--gate-numbers NAME=VALUE …]`
 `--base` gives encoder, decoder and settings; of several, saves of one run, the mean of their weights. The learned gate
 and the CTC head come from the checkpoints named, which must have been trained on that same base. `--chunks` says which
-chunks (steps, with frames of right context and of silence) sessions may have, `--offset-frames` when the gate opens.
+chunks (steps, with frames of right context and of silence) sessions may have, `--gate-numbers` sets fields of
+GateConfig.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import torch
@@ -101,19 +102,36 @@ def parse_chunk(text: str) -> ChunkSetting:
     return ChunkSetting(chunk_steps=steps, right_frames=right, silence_frames=silence)
 
 
-def set_up(model: Model, *, chunks: Sequence[ChunkSetting], offset_frames: int | None) -> Model:
-    """The model with other chunk settings (none given: its own) and another offset of the gate (None: its own).
+def parse_gate(gate: GateConfig, numbers: Sequence[str]) -> GateConfig:
+    """The gate's numbers with those given as NAME=VALUE.
 
     Raises:
-        ConfigError: if it is no cross-family model.
+        ConfigError: for a name that is none of its numbers, or a value that is no such number.
+    """
+    kinds = {field.name: type(getattr(gate, field.name)) for field in fields(gate)}
+    for text in numbers:
+        name, _, value = text.partition("=")
+        if name not in kinds:
+            raise ConfigError(f"the gate has the numbers {sorted(kinds)}; got {text!r}")
+        try:
+            gate = replace(gate, **{name: kinds[name](value)})
+        except ValueError as error:
+            raise ConfigError(f"{text!r}: {kinds[name].__name__} is needed") from error
+    return gate
+
+
+def set_up(model: Model, *, chunks: Sequence[ChunkSetting], gate_numbers: Sequence[str]) -> Model:
+    """The model with other chunk settings (none given: its own) and other numbers of the gate.
+
+    Raises:
+        ConfigError: if it is no cross-family model, or for a number that the gate has not.
     """
     config = model.config
     if not isinstance(config, CrossConfig):
         raise ConfigError(f"{model.name} is no cross-family model")
     limits = replace(config.limits, chunks=tuple(chunks)) if chunks else config.limits
-    gate = config.gate if offset_frames is None else replace(config.gate, offset_frames=offset_frames)
     changed = replace(model, config=replace(config, limits=limits))
-    return assemble(changed, {}, gate=gate)
+    return assemble(changed, {}, gate=parse_gate(config.gate, gate_numbers))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -123,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--gate")
     parser.add_argument("--ctc")
     parser.add_argument("--chunks", nargs="+", default=[], metavar="C:R:S")
-    parser.add_argument("--offset-frames", type=int)
+    parser.add_argument("--gate-numbers", nargs="+", default=[], metavar="NAME=VALUE")
     parser.add_argument("--name", required=True)
     parser.add_argument("--card", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -131,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     donors = {part: asr.load(path) for part, path in (("gate", args.gate), ("ctc", args.ctc)) if path}
     base = average([asr.load(path) for path in args.base])
     chunks = [parse_chunk(text) for text in args.chunks]
-    model = set_up(assemble(base, donors), chunks=chunks, offset_frames=args.offset_frames)
+    model = set_up(assemble(base, donors), chunks=chunks, gate_numbers=args.gate_numbers)
     model = replace(model, name=args.name)
     save(model, args.out, args.card.read_text(encoding="utf-8"))
     size = sum(file.stat().st_size for file in args.out.iterdir()) / 1e6

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from asr.checkpoint import load_checkpoint, save
+from asr.config import GateConfig
 from asr.errors import CheckpointError, ConfigError
 from asr.model import CrossConfig, Model
-from recipes.export import assemble, average, main, parse_chunk
+from recipes.export import assemble, average, main, parse_chunk, parse_gate
 from recipes.gate import with_learned_gate
 from tests import tiny_model
 
@@ -92,15 +93,27 @@ def test_the_command_averages_several_bases(base: Model, tmp_path: Path) -> None
     torch.testing.assert_close(mean, base.recogniser.decoder.norm.weight + 0.5, atol=2e-3, rtol=0)
 
 
-def test_chunks_and_the_gate_s_offset_are_set(base: Model, tmp_path: Path) -> None:
+def test_chunks_and_the_gate_s_numbers_are_set(base: Model, tmp_path: Path) -> None:
     save(base, tmp_path / "base", "# base\n")
     (tmp_path / "card.md").write_text("# card\n")
     words = ["--name", "made", "--card", str(tmp_path / "card.md"), "--out", str(tmp_path / "out")]
-    main(["--base", str(tmp_path / "base"), "--chunks", "1:4:0", "4:8:6", "--offset-frames", "-2", *words])
+    main(
+        [
+            "--base",
+            str(tmp_path / "base"),
+            "--chunks",
+            "1:4:0",
+            "4:8:6",
+            "--gate-numbers",
+            "offset_frames=-2",
+            "sure_probability=0.7",
+            *words,
+        ]
+    )
     made = load_checkpoint(tmp_path / "out")
     assert isinstance(made.config, CrossConfig)
     assert made.config.limits.chunks == (parse_chunk("1:4:0"), parse_chunk("4:8:6"))
-    assert made.config.gate.offset_frames == -2
+    assert (made.config.gate.offset_frames, made.config.gate.sure_probability) == (-2, 0.7)
     assert made.config.limits.delays == base.config.limits.delays
     for name, value in base.recogniser.state_dict().items():
         assert torch.equal(value.half(), made.recogniser.state_dict()[name].half()), name
@@ -110,3 +123,11 @@ def test_chunks_and_the_gate_s_offset_are_set(base: Model, tmp_path: Path) -> No
 def test_a_chunk_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="STEPS:RIGHT:SILENCE"):
         parse_chunk(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("speed=3", "the gate has the numbers"), ("offset_frames=x", "int is needed")]
+)
+def test_a_gate_s_number_that_is_none_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_gate(GateConfig(), [text])
