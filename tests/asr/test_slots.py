@@ -50,36 +50,42 @@ def test_rows_with_other_settings_share_a_batch_and_others_idle(scripted: Model)
     assert [step.token for step in engine.step({idle: codes(5, 0)})[idle].steps] == [WAIT, 4]
 
 
-class Alternator:
-    """A scorer that forbids a row's newest piece; its state is that piece."""
+class Diary:
+    """A scorer that changes nothing and notes what each row's newest piece was; its state is that piece."""
 
     def __init__(self, vocabulary: int) -> None:
         self.vocabulary = vocabulary
+        self.asked: list[tuple[int, int]] = []
 
     def init_states(self, rows: int) -> Tensor:
         return torch.full((rows, 1), -1)
 
     def scores(self, states: Tensor, rows: Tensor) -> Tensor:
-        found = torch.zeros(len(rows), self.vocabulary)
-        return found.masked_fill(torch.arange(self.vocabulary) == states, -100.0)
+        self.asked += zip(rows.tolist(), states[:, 0].tolist(), strict=True)
+        return torch.zeros(len(rows), self.vocabulary)
 
     def advance(self, states: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
         return tokens[:, None]
 
 
 def test_a_scorer_keeps_each_slots_state_and_a_new_stream_starts_afresh(scripted: Model) -> None:
-    engine = StreamEngine(scripted, slots=2, scorer=Alternator(scripted.vocabulary.size))
+    scorer = Diary(scripted.vocabulary.size)
+    engine = StreamEngine(scripted, slots=2, scorer=scorer)
     settings = scripted.settings(delay_ms=80, chunk_ms=160)
     rows = [engine.acquire(settings), engine.acquire(settings)]
     said = []
-    for first, second in (((7, 7), (9, 8)), ((7, 0), (8, 0))):
+    for first, second in (((7, 5), (9, 8)), ((4, 0), (3, 0))):
         results = engine.step({rows[0]: codes(*first), rows[1]: codes(*second)})
         said.append([[step.token for step in results[row].steps] for row in rows])
-    # Row 0 heard piece 6 three times, across a border between blocks; row 1 heard 8, 7 and 7.
-    assert said == [[[WAIT, 6], [WAIT, 8]], [[0, 6], [7, 0]]]
+    assert said == [[[WAIT, 6], [WAIT, 8]], [[4, 3], [7, 2]]]
+    # A row is asked with what it wrote last, across the border between blocks; a wait asks nothing.
+    assert [piece for row, piece in scorer.asked if row == rows[0]] == [-1, 6, 4]
+    assert [piece for row, piece in scorer.asked if row == rows[1]] == [-1, 8, 7]
     engine.release(rows[0])
     assert engine.acquire(settings) == rows[0]
-    assert [step.token for step in engine.step({rows[0]: codes(7, 0)})[rows[0]].steps] == [WAIT, 6]
+    scorer.asked.clear()
+    engine.step({rows[0]: codes(7, 0)})
+    assert scorer.asked == [(rows[0], -1)]
 
 
 def test_a_row_in_use_says_what_it_says_alone(model: Model) -> None:

@@ -80,6 +80,8 @@ def test_settings_and_counts_are_in_the_transcript(scripted: Model) -> None:
         "chunk_ms": 320,
         "right_context_ms": 80,
         "silence_ms": 120,
+        "draft": "auto",
+        "draft_mode": "exact",
     }
     stats = transcript.stats
     assert stats.steps == stats.decoder_calls == stats.decoder_rows

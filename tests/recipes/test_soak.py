@@ -260,6 +260,8 @@ def test_the_long_command_reports(data: list[str]) -> None:
         "chunk_ms": 160,
         "right_context_ms": 0,
         "silence_ms": 0,
+        "draft": "auto",
+        "draft_mode": "exact",
     }
     marks, stats = report["re_anchors_ms"], report["stats"]
     assert isinstance(marks, list)

@@ -126,7 +126,7 @@ def test_a_flush_clears_it_and_it_stays_clear(model: Model) -> None:
 
 def test_what_was_heard_and_not_written_goes_with_the_flush_for_good(tmp_path: Path) -> None:
     live = Session(scripted_model(tmp_path), delay_ms=80, chunk_ms=80)
-    live._stream.preview = lambda: heard(("ghost", 0, 800))  # type: ignore[method-assign]
+    live._stream.preview = lambda _relabel: heard(("ghost", 0, 800))  # type: ignore[method-assign]
     live.feed_audio(codes(*[0] * 12))
     assert [event.text for event in live.events() if isinstance(event, Tail)] == ["ghost"]
     live.flush()
@@ -136,7 +136,7 @@ def test_what_was_heard_and_not_written_goes_with_the_flush_for_good(tmp_path: P
     ]
     live.feed_audio(codes(*[0] * 4))
     assert not any(isinstance(event, Tail) for event in live.events())
-    live._stream.preview = lambda: heard(("ghost", 0, 800), ("new", 900, 1200))  # type: ignore[method-assign]
+    live._stream.preview = lambda _relabel: heard(("ghost", 0, 800), ("new", 900, 1200))  # type: ignore[method-assign]
     live.feed_audio(codes(0))
     assert [event.text for event in live.events() if isinstance(event, Tail)] == ["new"]
     live.close()
