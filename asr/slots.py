@@ -26,7 +26,7 @@ from asr.resample import Samples
 from asr.shortcut import shortcut_of
 from asr.state import nbytes
 from asr.text import WordAssembler
-from asr.units import STEP_SAMPLES
+from asr.units import FRAMES_PER_STEP, STEP_SAMPLES
 from asr.words import DraftCount
 
 __all__ = ["HEARING_STEPS", "Hearing", "RowResult", "RowStep", "Steerable", "StreamEngine"]
@@ -289,23 +289,25 @@ class StreamEngine:
             for row, samples in blocks.items()
         }
 
-    @property
-    def _has_head(self) -> bool:
-        recogniser = self.model.recogniser
-        return isinstance(recogniser, CrossRecogniser) and recogniser.ctc is not None
-
     def _tell(self, state: Any, steps: Mapping[int, int]) -> None:
         """Lets the scorer hear what the CTC head said of a block and of what came before, `steps` of each row's."""
-        if not isinstance(self._scorer, Hearing) or not self._has_head:
+        recogniser = self.model.recogniser
+        if (
+            not isinstance(self._scorer, Hearing)
+            or not isinstance(recogniser, CrossRecogniser)
+            or recogniser.ctc is None
+        ):
             return
-        known: list[int] = state.preview.window.tolist()
+        # Of what is remembered, as much as an engine of any layout remembers: a stream must not hear its neighbours'.
+        before = min(HEARING_STEPS, recogniser.anchors.keep_frames // FRAMES_PER_STEP)
+        known, said = state.preview.window.tolist(), state.preview.log_probs
         for row, count in steps.items():
-            newest = min(known[row], HEARING_STEPS + count, state.preview.log_probs.shape[1])
-            self._scorer.hear(row, state.preview.log_probs[row, state.preview.log_probs.shape[1] - newest :])
+            self._scorer.hear(row, said[row, said.shape[1] - min(known[row], before + count) :])
 
     def _heard(self) -> list[_Heard]:
         """What the CTC head said of each row's newest steps."""
-        if not self._has_head:
+        recogniser = self.model.recogniser
+        if not isinstance(recogniser, CrossRecogniser) or recogniser.ctc is None:
             return [_Heard() for _ in range(self.slots)]
         preview = self._state.preview
         labels = preview.labels.tolist()

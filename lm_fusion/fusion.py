@@ -24,7 +24,7 @@ from kernels.ngram import best_backend
 from kernels.phrases import PhraseTables
 from lm_fusion.ngram import Automaton
 from lm_fusion.ngram_units import decoder_units
-from lm_fusion.phrases import DEFAULT_BOOST, Phrase, PhraseBuilder, PhraseList
+from lm_fusion.phrases import Phrase, PhraseBuilder, PhraseList
 from lm_fusion.phrases_graph import GRAIN, INSIDE, START, PhraseGraph, build_graph, join_graphs
 from lm_fusion.spelling import CtcSpelling, DecoderSpelling
 
@@ -119,7 +119,7 @@ class Fusion:
         *,
         slots: int,
         phrases: Iterable[str | Phrase] = (),
-        boost: float = DEFAULT_BOOST,
+        boost: float | None = None,
         lm: str | Path | Automaton | None = None,
         lm_weight: float | None = None,
     ) -> Fusion:

@@ -23,6 +23,7 @@ __all__ = [
     "MAX_BOOST",
     "MAX_PHRASES",
     "MAX_PIECES",
+    "UNHEARD_BOOST",
     "Phrase",
     "PhraseAnswer",
     "PhraseBuilder",
@@ -31,6 +32,8 @@ __all__ = [
 ]
 
 DEFAULT_BOOST = 1.5
+UNHEARD_BOOST = 0.75
+"""The default where no CTC head says which phrases are heard."""
 MAX_BOOST = 5.0
 """Nats a piece. More would let a phrase win against any evidence but for the margin of `asr.decode`."""
 MAX_PHRASES = 20_000
@@ -142,18 +145,24 @@ class PhraseBuilder:
         self._cache: OrderedDict[tuple[object, ...], PhraseList] = OrderedDict()
         self._lock = threading.Lock()
 
-    def build(self, phrases: Iterable[str | Phrase], *, boost: float = DEFAULT_BOOST) -> PhraseList:
+    @property
+    def default_boost(self) -> float:
+        """Nats a piece where nobody says how many."""
+        return UNHEARD_BOOST if self.sounds is None else DEFAULT_BOOST
+
+    def build(self, phrases: Iterable[str | Phrase], *, boost: float | None = None) -> PhraseList:
         """A list, ready for use.
 
         Args:
             phrases: at most MAX_PHRASES.
-            boost: nats a piece of the phrases that say nothing else, 0 to MAX_BOOST.
+            boost: nats a piece of the phrases that say nothing else, 0 to MAX_BOOST; None: `default_boost`.
 
         Raises:
             PhraseError: if there are too many, or `boost` is out of range. What is wrong with a single phrase is said
                 in its answer.
         """
         given = tuple(Phrase(text=phrase) if isinstance(phrase, str) else phrase for phrase in phrases)
+        boost = self.default_boost if boost is None else boost
         if len(given) > MAX_PHRASES:
             raise PhraseError(f"the list has {len(given)} phrases; at most {MAX_PHRASES} are possible")
         if not 0 <= boost <= MAX_BOOST:

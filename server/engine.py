@@ -84,13 +84,13 @@ def load_scorer(
     if lm is None and phrases is None:
         return None
     from lm_fusion.fusion import Fusion
-    from lm_fusion.phrases import DEFAULT_BOOST, read_phrases
+    from lm_fusion.phrases import read_phrases
 
     scorer = Fusion.of(
         model,
         slots=slots,
         phrases=() if phrases is None else read_phrases(phrases),
-        boost=DEFAULT_BOOST if boost is None else boost,
+        boost=boost,
         lm=lm,
         lm_weight=lm_weight,
     )

@@ -21,7 +21,7 @@ from asr.slots import StreamEngine
 from asr.units import STEP_MS, STEP_SAMPLES
 from asr.word_times import ctc_span_ms
 from lm_fusion.fusion import Fusion
-from lm_fusion.phrases import DEFAULT_BOOST, Phrase
+from lm_fusion.phrases import Phrase
 from server.messages import PhraseText, Start
 from server.ogg_opus import OPUS_RATE, OggOpusDecoder
 from streaming.batcher import Batcher, Said, Taken
@@ -116,7 +116,7 @@ class Worker:
         Raises:
             PhraseError: if it cannot be built.
         """
-        level = DEFAULT_BOOST if boost is None else boost
+        level = self.scorer.builder.default_boost if boost is None else boost
         for builder in (self.scorer.builder, self.scorer.preview_builder):
             if builder is not None:
                 builder.build(as_phrases(phrases), boost=level)

@@ -12,7 +12,7 @@ from asr.errors import ConfigError
 from lm_fusion.ctc import phrase_labels
 from lm_fusion.fusion import Fusion, Steering
 from lm_fusion.ngram import Automaton
-from lm_fusion.phrases import DEFAULT_BOOST, Phrase, PhraseAnswer
+from lm_fusion.phrases import Phrase, PhraseAnswer
 
 __all__ = ["SessionSteering"]
 
@@ -63,7 +63,7 @@ class SessionSteering:
             raise ConfigError("the engine cannot be steered; make it with scorer=Fusion.of(model, slots=...)")
         found, answers, relabel = fusion.default.phrases, self.answers, self.relabel
         if phrases is not None:
-            level = DEFAULT_BOOST if boost is None else boost
+            level = fusion.builder.default_boost if boost is None else boost
             found = fusion.builder.build(phrases, boost=level)
             answers = found.answers
             head = fusion.preview_builder

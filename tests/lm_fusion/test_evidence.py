@@ -9,11 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from asr.cross_recogniser import CrossRecogniser
 from asr.ctc_tokenizer import CtcTokenizer
 from asr.model import Model
 from asr.slots import HEARING_STEPS, StreamEngine
+from asr.units import FRAMES_PER_STEP
 from lm_fusion.fusion import Fusion, Steering
-from lm_fusion.phrases import Phrase, PhraseList
+from lm_fusion.phrases import DEFAULT_BOOST, UNHEARD_BOOST, Phrase, PhraseList
 from tests.lm_fusion.test_fusion import text_scores
 from tests.tiny_model import bursts, tiny_ctc_model, tiny_model
 
@@ -125,6 +127,13 @@ def test_without_a_head_nobody_listens(tmp_path: Path) -> None:
     engine = StreamEngine(deaf, slots=1, scorer=fusion)
     engine.step({engine.acquire(settings): bursts(0.16).numpy()})
     assert text_scores(fusion, deaf.vocabulary.encode(" dog")) == [1, 1, 1]
+    careful = Fusion.of(deaf, slots=1, phrases=["dog"])  # what cannot be told apart is boosted less by default
+    assert text_scores(careful, deaf.vocabulary.encode(" dog")) == [UNHEARD_BOOST / 3] * 3
+
+
+def test_with_a_head_the_default_boost_is_larger(model: Model) -> None:
+    fusion = Fusion.of(model, slots=1, phrases=["dog"])
+    assert text_scores(fusion, model.vocabulary.encode(" dog")) == [DEFAULT_BOOST / 3] * 3
 
 
 class Listener(Fusion):
@@ -151,7 +160,11 @@ def test_an_engine_tells_of_each_block_and_of_what_came_before(model: Model) -> 
     assert [row for row, _ in fusion.kept] == [1] * blocks
     lens = [len(log_probs) for _, log_probs in fusion.kept]
     assert result.log_probs is not None
-    assert lens == [min(2 * at, HEARING_STEPS + 2, len(result.log_probs)) for at in range(1, blocks + 1)]
+    recogniser = model.recogniser
+    assert isinstance(recogniser, CrossRecogniser)
+    before = min(HEARING_STEPS, recogniser.anchors.keep_frames // FRAMES_PER_STEP)
+    assert lens == [min(2 * at, before + 2) for at in range(1, blocks + 1)]
+    assert max(lens) < len(result.log_probs)  # an engine that remembers less tells as much
     newest = fusion.kept[-1][1]
     assert torch.equal(newest, result.log_probs[-len(newest) :])
 
