@@ -31,7 +31,7 @@ __all__ = [
     "read_phrases",
 ]
 
-DEFAULT_BOOST = 1.5
+DEFAULT_BOOST = 2.0
 UNHEARD_BOOST = 0.75
 """The default where no CTC head says which phrases are heard."""
 MAX_BOOST = 5.0

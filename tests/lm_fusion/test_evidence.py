@@ -133,7 +133,7 @@ def test_without_a_head_nobody_listens(tmp_path: Path) -> None:
 
 def test_with_a_head_the_default_boost_is_larger(model: Model) -> None:
     fusion = Fusion.of(model, slots=1, phrases=["dog"])
-    assert text_scores(fusion, model.vocabulary.encode(" dog")) == [DEFAULT_BOOST / 3] * 3
+    assert text_scores(fusion, model.vocabulary.encode(" dog")) == [round(1024 * DEFAULT_BOOST / 3) / 1024] * 3
 
 
 class Listener(Fusion):
