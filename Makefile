@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.earlybird-installed
 PACKAGES := asr kernels lm_fusion recipes server streaming
 
-.PHONY: setup demo test test-slow doctest lint types check clean
+.PHONY: setup demo test test-slow test-nightly doctest lint types check clean
 
 setup: $(STAMP)
 
@@ -24,6 +24,9 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow; code=$$?; test $$code -eq 0 -o $$code -eq 5  # 5: there is none
+
+test-nightly: setup
+	$(BIN)/python -m pytest -m nightly
 
 doctest: setup
 	NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest --doctest-modules $(PACKAGES)  # the CUDA kernels refuse to load without a device

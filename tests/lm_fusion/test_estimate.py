@@ -65,7 +65,7 @@ def test_the_numbers_of_lmplz() -> None:
     assert largest_difference(found.ngrams, read_arpa(HERE / "lmplz.arpa")) < 1e-5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_numbers_of_lmplz_on_any_text(tmp_path: Path) -> None:
     executable = lmplz.find_or_build(tmp_path)
     rng = np.random.default_rng(0)

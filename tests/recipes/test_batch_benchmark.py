@@ -80,7 +80,7 @@ def test_a_profile_names_functions(manifest: Path, checkpoint: str, tmp_path: Pa
     assert "jobs.py" in text or "decode.py" in text or "built-in method" in text
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_whole_comparison_without_a_peer(
     manifest: Path, checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

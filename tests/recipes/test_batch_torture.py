@@ -90,7 +90,7 @@ def test_texts_are_compared_with_the_file_alone(checkpoint: str, clips: list[Pat
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_batch_that_is_killed_again_and_again_ends_as_one_that_is_not(
     checkpoint: str, clips: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,7 +105,7 @@ def test_a_batch_that_is_killed_again_and_again_ends_as_one_that_is_not(
     assert main(arguments) == 2, "it writes over nothing"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_command_ends_cleanly_on_a_signal(checkpoint: str, clips: list[Path], tmp_path: Path) -> None:
     import subprocess
     import time

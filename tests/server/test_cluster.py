@@ -89,7 +89,7 @@ def run(cluster: Any, settings: WorkerSettings, tasks: list[Task]) -> tuple[Iter
     return on_ray(settings, tasks, address=cluster.address, log=logged.append), logged
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_nodes_give_what_one_process_gives(cluster: Any, model: str, tmp_path: Path) -> None:
     tasks = tasks_in(tmp_path, 8)
     outcomes, logged = run(cluster, settings_of(model), tasks)
@@ -97,7 +97,7 @@ def test_two_nodes_give_what_one_process_gives(cluster: Any, model: str, tmp_pat
     assert logged == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_model_that_no_node_can_load_is_told(cluster: Any, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no model is called 'missing'"):
         list(run(cluster, settings_of("missing"), tasks_in(tmp_path, 2))[0])
@@ -110,7 +110,7 @@ def test_an_address_where_nobody_listens_is_told_at_once(model: str) -> None:
             next(on_ray(settings_of(model), [task], address=address, log=print))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_node_that_dies_midway_loses_no_file(cluster: Any, model: str, tmp_path: Path) -> None:
     tasks = tasks_in(tmp_path, 16, seconds=2.0)
     node = cluster.add_node(num_cpus=1)
@@ -121,7 +121,7 @@ def test_a_node_that_dies_midway_loses_no_file(cluster: Any, model: str, tmp_pat
     assert told(found) == told(list(in_this_process(settings_of(model), tasks, log=print)))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_worker_that_is_killed_loses_no_file(cluster: Any, model: str, tmp_path: Path) -> None:
     tasks = tasks_in(tmp_path, 12, seconds=1.0)
     outcomes, logged = run(cluster, settings_of(model), tasks)

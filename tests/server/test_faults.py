@@ -133,7 +133,7 @@ async def send_on(one: Client, data: bytes) -> None:
             await one.socket.send(data)
 
 
-@pytest.mark.parametrize("minutes", [3, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("minutes", [3, pytest.param(60, marks=pytest.mark.nightly)])
 def test_hours_at_once_are_paced_and_nothing_of_them_is_lost(model: Model, minutes: int) -> None:
     chunk = codes(*[0] * 4)
     said = say(model, "the don't a", lead=0)

@@ -24,7 +24,7 @@ CLIP = Path(__file__).resolve().parent.parent.parent / "samples" / "audio" / "29
 SECONDS = 240.0
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: apt-get install chromium"),
 ]
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
