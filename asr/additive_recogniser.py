@@ -188,6 +188,10 @@ class AdditiveRecogniser(nn.Module):
             row=state.row.reset(forget),
         )
 
+    def rest(self, state: AdditiveState) -> AdditiveState:
+        """The state between blocks: one size after all of them."""
+        return replace(state, row=state.row.narrowed())
+
     def ask_re_anchor(self, state: AdditiveState, rows: Tensor) -> AdditiveState:
         """The state in which the decoder of `rows` forgets its past at their next block (the watchdog's call)."""
         return replace(state, asked=state.asked.index_fill(0, rows, True))

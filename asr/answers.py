@@ -120,6 +120,17 @@ class Answers:
         """The state in which the streams [B] need a call."""
         return replace(self, left=torch.where(streams, 0, self.left))
 
+    def narrowed(self) -> Answers:
+        """The state with the present row alone: what a draft left behind it is forgotten."""
+        return replace(
+            self,
+            said=tuple(part[:, None] for part in self.present()),
+            outputs=self.outputs.gather(1, self.at[:, None]),
+            source=self.source.gather(1, self.at[:, None]),
+            at=torch.zeros_like(self.at),
+            left=self.left.clamp(max=1),
+        )
+
     def reset(self, rows: Tensor) -> Answers:
         """The state in which `rows` [k] have run nothing."""
         return replace(self, left=self.left.index_fill(0, rows, 0), known=self.known.index_fill(0, rows, False))

@@ -241,6 +241,10 @@ class CrossRecogniser(nn.Module):
 
     # -- re-anchoring ----------------------------------------------------------------------------------------------
 
+    def rest(self, state: CrossState) -> CrossState:
+        """The state between blocks: one size after all of them."""
+        return replace(state, row=state.row.narrowed())
+
     def ask_re_anchor(self, state: CrossState, rows: Tensor) -> CrossState:
         """The state in which `rows` start anew at their next block (the watchdog's call)."""
         return replace(state, asked=state.asked.index_fill(0, rows, True))

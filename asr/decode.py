@@ -208,7 +208,7 @@ def decode_block(
             made = _planned(made, planned, tokens, frames, plan.probability[:, step])
         assert made is not None
         outputs.append(made)
-    return outputs, state, scorer_states
+    return outputs, model.rest(state), scorer_states
 
 
 def _planned(

@@ -117,6 +117,10 @@ class Recogniser(Protocol[S]):
         """The state after every active row was given a piece read from frames [B], or WAIT, without a decoder row."""
         ...
 
+    def rest(self, state: S) -> S:
+        """The state between blocks, the same size after all of them: what drafts left unused is forgotten."""
+        ...
+
     def ask_re_anchor(self, state: S, rows: Tensor) -> S:
         """The state in which `rows` [k] start anew at their next block, if the family has anchors."""
         ...

@@ -89,6 +89,9 @@ class ScriptedRecogniser(nn.Module):
         newest = torch.where(active & (tokens != WAIT), tokens, state.newest)
         return replace(state, clock=state.clock + active.long(), newest=newest)
 
+    def rest(self, state: ScriptedState) -> ScriptedState:
+        return state
+
     def ask_re_anchor(self, state: ScriptedState, rows: Tensor) -> ScriptedState:
         return replace(state, asked=state.asked.index_fill(0, rows, True))
 

@@ -81,3 +81,13 @@ def test_a_draft_is_cut_row_by_row() -> None:
     assert cut.lens.tolist() == [2, 1]
     assert cut.outputs.shape == (2, 2)
     assert draft([1]).at_most(torch.tensor([-1])).lens.tolist() == [0]
+
+
+def test_what_is_narrowed_keeps_the_present_row_alone() -> None:
+    second = three().give(YES, torch.tensor([7]))
+    one = second.narrowed()
+    assert [part.shape[1] for part in one.said] == [1]
+    assert float(one.present()[0]) == float(second.present()[0]) == 1
+    assert (int(one.left), int(one.at), bool(one.settled), bool(one.known)) == (1, 0, False, True)
+    ended = second.give(YES, torch.tensor([5])).narrowed()
+    assert (int(ended.left), bool(ended.settled)) == (0, True)

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -5,13 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from asr.drafting import Drafting
 from asr.errors import AudioFormatError, ConfigError, InvalidSamples, Overloaded
 from asr.model import Model
 from asr.recogniser import WAIT
 from asr.slots import StreamEngine
 from asr.units import STEP_SAMPLES
 from tests.scripted import codes, scripted_model
-from tests.tiny_model import CHUNKS, bursts, tiny_additive_model, tiny_model
+from tests.tiny_model import CHUNKS, bursts, tiny_additive_model, tiny_ctc_model, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -179,3 +181,19 @@ def test_engines_that_cannot_be(scripted: Model) -> None:
     engine = StreamEngine(scripted, slots=1, chunks=CHUNKS[:2])
     with pytest.raises(ConfigError, match="laid out for"):
         engine.acquire(scripted.settings(delay_ms=80, chunk_ms=320))
+
+
+@pytest.mark.parametrize("make", [tiny_ctc_model, tiny_additive_model])
+def test_what_drafts_left_behind_is_no_part_of_the_state(make: Callable[[Path], Model], tmp_path: Path) -> None:
+    model = make(tmp_path)
+    engine = StreamEngine(model, slots=2, drafting=Drafting())
+    settings = model.settings(delay_ms=80, chunk_ms=320)
+    row, other = engine.acquire(settings), engine.acquire(settings)
+    audio, sizes, proposed = bursts(8).numpy(), {engine.state_bytes}, 0
+    for number, start in enumerate(range(0, len(audio) - 5120, 5120)):
+        block = audio[start : start + 5120]
+        results = engine.step({row: block} if number % 3 else {row: block, other: block[:1280]})
+        proposed += len(results[row].drafts)
+        sizes.add(engine.state_bytes)
+    assert proposed > 0
+    assert len(sizes) == 1
