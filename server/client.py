@@ -7,7 +7,7 @@ import json
 import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -135,7 +135,9 @@ class StreamClient:
                     self._seq = seq
                 yield message
                 if message["type"] == "words":  # behind the yield: a break at the ack must not take the message along
-                    await socket.send(json.dumps({"type": "ack", "seq": seq}))
+                    # A server that has said all closes at once: what it said is still to be read.
+                    with suppress(ConnectionClosed):
+                        await socket.send(json.dumps({"type": "ack", "seq": seq}))
         finally:
             if sender is not None:
                 sender.cancel()

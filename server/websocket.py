@@ -292,7 +292,7 @@ class CaptionServer:
         del self._connections[session.key]
         session.connection, session.away_ms = None, int(self.clock())
         self.update_hold(session)
-        if left or (session.closed and connection.told_all):
+        if left:  # its close frame says that it has read all before it; else it may come back for its last words
             self.drop(session)
 
     # -- sessions ------------------------------------------------------------------------------------------------

@@ -280,3 +280,26 @@ def test_a_session_ends_with_its_warnings_an_empty_tail_and_its_delays() -> None
     assert [message["type"] for message in messages] == ["segment", "warning", "closed", "tail"]
     assert (messages[2]["stats"]["steps"], messages[2]["reason"], messages[3]["text"]) == (3, "end", "")
     assert live.closed
+
+
+def test_last_words_that_broke_off_on_their_way_are_fetched_again(model: Model) -> None:
+    async def scenario() -> None:
+        async with serving(model) as server:
+            async with session(server) as torn:
+                token = torn.messages[0]["resume"]["token"]
+                (live,) = server.registry
+                torn.socket.transport.pause_reading()
+                await torn.audio(say(model, TEXT))
+                await torn.say("end")
+                await eventually(lambda: live.closed and server._connections["s1"].told_all)
+                reset(torn)
+            await eventually(lambda: live.connection is None)
+            async with client(server) as again:
+                assert (await resume(again, token, 0))["type"] == "ready"
+                closed = await again.until("closed")
+                assert again.text == TEXT
+                assert closed["reason"] == "end"
+            await eventually(lambda: not list(server.registry))
+            await eventually(lambda: slots_used(server) == 0)
+
+    run(scenario())
