@@ -52,6 +52,9 @@ class Script:
         )
         return Clock(state.steps + active.long(), said)
 
+    def rest(self, state: Clock) -> Clock:
+        return state
+
     def ask_re_anchor(self, state: Clock, rows: Tensor) -> Clock:
         return state
 
