@@ -1,28 +1,20 @@
 """Numba CUDA loops of the n-gram kernels; see kernels.ngram for what they compute.
 
-Apart from it, so that numba's CUDA part is imported only where this backend is asked for. Under NUMBA_ENABLE_CUDASIM=1
-they run in numba's simulator, on tensors of the CPU.
+Apart from it, so that numba's CUDA part is imported only where this backend is asked for. `kernels.cuda_launch` starts
+them, in numba's simulator where that is asked for.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import numba.core.config
-import numba.cuda
 import numpy as np
 import torch
 from numba import float32, int64
 from torch import Tensor
 
+from kernels.cuda_launch import SIMULATED, SIMULATED_THREADS, cuda, launch
 from kernels.ngram import DEEPEST
 
-cuda: Any = numba.cuda  # its stubs know neither kernels nor the simulator
-SIMULATED = bool(vars(numba.core.config)["ENABLE_CUDASIM"])
-THREADS = 32 if SIMULATED else 512  # the simulator makes each a thread of the system
-
-if not SIMULATED and not cuda.is_available():
-    raise ImportError("numba finds no CUDA device (NUMBA_ENABLE_CUDASIM=1 simulates one)")
+THREADS = SIMULATED_THREADS if SIMULATED else 512
 
 
 @cuda.jit
@@ -77,27 +69,12 @@ def _lookup(  # type: ignore[no-untyped-def]
     targets[row] = root_target[wanted]
 
 
-def _launch(kernel: Any, blocks: int, tensors: list[Tensor]) -> None:
-    """Runs a kernel on the tensors' device, in the order of PyTorch's own work there."""
-    device = tensors[0].device
-    if not blocks:
-        return
-    if SIMULATED:
-        kernel[blocks, THREADS](*(tensor.numpy() for tensor in tensors))
-        return
-    if device.type != "cuda":
-        raise ValueError(f"the CUDA backend needs tensors on a CUDA device, got {device}")
-    with torch.cuda.device(device):
-        stream = cuda.external_stream(torch.cuda.current_stream(device).cuda_stream)
-        kernel[blocks, THREADS, stream](*(cuda.as_cuda_array(tensor) for tensor in tensors))
-
-
 def advance(tables: dict[str, Tensor], states: Tensor) -> tuple[Tensor, Tensor]:
     """Scores and next states [B, L] of `states` [B]; a block of threads a row."""
     B, L = states.shape[0], tables["root_score"].shape[0]
     scores = torch.empty(B, L, dtype=torch.float32, device=states.device)
     targets = torch.empty(B, L, dtype=torch.int32, device=states.device)
-    _launch(_advance, B, [*tables.values(), states.contiguous(), scores, targets])
+    launch(_advance, B, THREADS, [*tables.values(), states.contiguous(), scores, targets])
     return scores, targets
 
 
@@ -106,5 +83,5 @@ def lookup(tables: dict[str, Tensor], states: Tensor, labels: Tensor) -> tuple[T
     scores = torch.empty(states.shape[0], dtype=torch.float32, device=states.device)
     targets = torch.empty(states.shape[0], dtype=torch.int64, device=states.device)
     blocks = -(-states.shape[0] // THREADS)
-    _launch(_lookup, blocks, [*tables.values(), states.contiguous(), labels.contiguous(), scores, targets])
+    launch(_lookup, blocks, THREADS, [*tables.values(), states.contiguous(), labels.contiguous(), scores, targets])
     return scores, targets

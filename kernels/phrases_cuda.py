@@ -1,40 +1,17 @@
 """Numba CUDA loops of the phrase kernels; see kernels.phrases for what they compute.
 
-Apart from it, so that numba's CUDA part is imported only where this backend is asked for. Under NUMBA_ENABLE_CUDASIM=1
-they run in numba's simulator, on tensors of the CPU.
+Apart from it, so that numba's CUDA part is imported only where this backend is asked for. `kernels.cuda_launch` starts
+them, in numba's simulator where that is asked for.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import numba.core.config
-import numba.cuda
 import numpy as np
-import torch
 from torch import Tensor
 
-cuda: Any = numba.cuda  # its stubs know neither kernels nor the simulator
-SIMULATED = bool(vars(numba.core.config)["ENABLE_CUDASIM"])
-THREADS = 32 if SIMULATED else 256  # the simulator makes each a thread of the system
+from kernels.cuda_launch import SIMULATED, SIMULATED_THREADS, cuda, launch
 
-if not SIMULATED and not cuda.is_available():
-    raise ImportError("numba finds no CUDA device (NUMBA_ENABLE_CUDASIM=1 simulates one)")
-
-
-def _launch(kernel: Any, blocks: int, tensors: list[Tensor]) -> None:
-    """Runs a kernel on the tensors' device, in the order of PyTorch's own work there."""
-    device = tensors[0].device
-    if not blocks:
-        return
-    if SIMULATED:
-        kernel[blocks, THREADS](*(tensor.numpy() for tensor in tensors))
-        return
-    if device.type != "cuda":
-        raise ValueError(f"the CUDA backend needs tensors on a CUDA device, got {device}")
-    with torch.cuda.device(device):
-        stream = cuda.external_stream(torch.cuda.current_stream(device).cuda_stream)
-        kernel[blocks, THREADS, stream](*(cuda.as_cuda_array(tensor) for tensor in tensors))
+THREADS = SIMULATED_THREADS if SIMULATED else 256
 
 
 @cuda.jit
@@ -82,9 +59,9 @@ def _advance(first_arc, label, target, fail, opens, nodes, tokens, roots, after)
 
 def scores(tables: list[Tensor], nodes: Tensor, out: Tensor) -> None:
     """Fills out [k, V]; one block of threads a row."""
-    _launch(_scores, nodes.shape[0], [*tables, nodes, out])
+    launch(_scores, nodes.shape[0], THREADS, [*tables, nodes, out])
 
 
 def advance(tables: list[Tensor], rows: list[Tensor], after: Tensor) -> None:
     """Fills after [k]; rows: nodes, tokens and roots, [k] each."""
-    _launch(_advance, -(-after.shape[0] // THREADS), [*tables, *rows, after])
+    launch(_advance, -(-after.shape[0] // THREADS), THREADS, [*tables, *rows, after])
