@@ -29,7 +29,7 @@ import asr
 from asr.checkpoint import save
 from asr.config import ChunkSetting
 from asr.cross_recogniser import CrossRecogniser
-from asr.errors import CheckpointError, ConfigError, EarlybirdError
+from asr.errors import ConfigError, EarlybirdError
 from asr.gate import AttentionGate, LearnedGate
 from asr.model import CrossConfig, Model, build_cross
 from asr.units import STEP_MS
@@ -40,10 +40,10 @@ from recipes.grpo_reward import Outcome, RewardRule, advantages, outcome_of, rew
 from recipes.lora import attach_lora, merge_lora
 from recipes.rollout import Heard, RolledWord, Rollouts
 from recipes.rollout_cross import policy_of
-from recipes.runs import SHOWN_CLIPS, above, draw_metrics, train, write_samples
-from recipes.sessions import Plan, Session, SessionMaker
+from recipes.runs import SHOWN_CLIPS, above, check_same_run, draw_metrics, train, write_samples
+from recipes.sessions import Plan, Session, SessionMaker, taught_clips
 from recipes.settings import read_settings
-from recipes.teacher import TaughtWord, read_words
+from recipes.teacher import TaughtWord
 
 __all__ = ["Grpo", "GrpoConfig", "policy_loss", "with_correcting_gate"]
 
@@ -365,10 +365,7 @@ class Grpo:
         Raises:
             CheckpointError: if it is of a run with other settings or another number of clips.
         """
-        here = {"config": asdict(self.config), "clips": len(self._clips)}
-        for name, value in here.items():
-            if state.get(name) != value:
-                raise CheckpointError(f"the saved run has {name}={state.get(name)!r}; this one has {value!r}")
+        check_same_run(state, {"config": asdict(self.config), "clips": len(self._clips)})
         self.model.recogniser.load_state_dict(state["weights"])
         self._reference.load_state_dict(state["reference"])
         self._optimiser.load_state_dict(state["optimiser"])
@@ -406,12 +403,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     processes = Processes.start()
     try:
         config = GrpoConfig() if args.config is None else read_settings(GrpoConfig, args.config)
-        words: dict[str, Sequence[TaughtWord]] = {}
-        clips: list[Clip] = []
-        for manifest, folder in args.data:
-            known = read_words(folder)
-            words.update(known)
-            clips += [clip for clip in read_manifest(manifest) if known.get(clip.audio)]
+        clips, words = taught_clips(args.data)
         noises = [load_audio(clip.path) for clip in read_manifest(args.noise)] if args.noise is not None else []
         model = with_correcting_gate(asr.load(args.model), hidden=config.gate_hidden)
         run = Grpo(model, clips, SessionMaker(words, noises), config, processes)

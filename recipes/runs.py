@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from asr.errors import ConfigError
+from asr.errors import CheckpointError, ConfigError
 from asr.model import Model
 from asr.transcriber import transcribe
 from asr.units import STEP_MS
@@ -28,6 +28,7 @@ __all__ = [
     "Alarm",
     "Run",
     "above",
+    "check_same_run",
     "draw_metrics",
     "forget_after",
     "train",
@@ -137,6 +138,20 @@ def train(
             if saved is not None:
                 saved()
         yield from lines
+
+
+def check_same_run(state: Mapping[str, Any], here: Mapping[str, object]) -> None:
+    """That a saved state is of a run with the same settings and data as this one.
+
+    Args:
+        state: what a run's `state_dict` gave; here: the entries of it that have to be the same.
+
+    Raises:
+        CheckpointError: if one of them is not.
+    """
+    for name, value in here.items():
+        if state.get(name) != value:
+            raise CheckpointError(f"the saved run has {name}={state.get(name)!r}; this one has {value!r}")
 
 
 def forget_after(path: Path, step: int) -> None:

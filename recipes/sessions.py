@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from asr.units import SAMPLE_RATE
-from recipes.data import Clip, load_audio
-from recipes.teacher import TaughtWord
+from recipes.data import Clip, load_audio, read_manifest
+from recipes.teacher import TaughtWord, read_words
 
-__all__ = ["Plan", "Session", "SessionMaker", "group", "plan_sessions"]
+__all__ = ["Plan", "Session", "SessionMaker", "group", "plan_sessions", "taught_clips"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,17 @@ class Session:
     clean: Tensor
     heard: Tensor
     words: tuple[TaughtWord, ...]
+
+
+def taught_clips(sources: Iterable[tuple[Path, Path]]) -> tuple[list[Clip], dict[str, Sequence[TaughtWord]]]:
+    """The clips of (manifest, folder of `recipes.teacher` or `recipes.spell`) pairs that have words, and the words."""
+    clips: list[Clip] = []
+    words: dict[str, Sequence[TaughtWord]] = {}
+    for manifest, folder in sources:
+        known = read_words(folder)
+        words.update(known)
+        clips += [clip for clip in read_manifest(manifest) if known.get(clip.audio)]
+    return clips, words
 
 
 def plan_sessions(

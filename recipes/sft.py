@@ -27,7 +27,7 @@ from asr.additive_config import AdditiveConfig
 from asr.additive_recogniser import AdditiveRecogniser
 from asr.checkpoint import save
 from asr.delay_targets import TimedPieces, build_targets
-from asr.errors import CheckpointError, ConfigError, EarlybirdError
+from asr.errors import ConfigError, EarlybirdError
 from asr.model import Model
 from asr.units import STEP_SAMPLES
 from asr.vocabulary import Vocabulary
@@ -382,10 +382,7 @@ class Trainer:
         Raises:
             CheckpointError: if it is of a run with other settings or another number of examples.
         """
-        here = {"config": asdict(self.config), "examples": len(self._examples)}
-        for name, value in here.items():
-            if state.get(name) != value:
-                raise CheckpointError(f"the saved run has {name}={state.get(name)!r}; this one has {value!r}")
+        runs.check_same_run(state, {"config": asdict(self.config), "examples": len(self._examples)})
         self.recogniser.load_state_dict(state["weights"])
         self._optimiser.load_state_dict(state["optimiser"])
         self.done, self._order, self._average = state["done"], list(state["order"]), list(state["average"])

@@ -35,16 +35,16 @@ from asr.config import ChunkSetting
 from asr.cross_recogniser import CrossRecogniser
 from asr.ctc_tokenizer import ctc_words
 from asr.delay_targets import TimedPieces, build_targets
-from asr.errors import CheckpointError, ConfigError
+from asr.errors import ConfigError
 from asr.model import Model
 from asr.recogniser import WAIT
 from asr.units import FRAMES_PER_STEP, STEP_SAMPLES
 from recipes.data import Clip, load_audio, read_manifest
-from recipes.runs import METRICS, SAVED, SHOWN_CLIPS, forget_after, write_samples
-from recipes.sessions import Plan, Session, SessionMaker, group, plan_sessions
+from recipes.runs import METRICS, SAVED, SHOWN_CLIPS, check_same_run, forget_after, write_samples
+from recipes.sessions import Plan, Session, SessionMaker, group, plan_sessions, taught_clips
 from recipes.settings import read_settings
 from recipes.streamed import Layout, decode_streamed, encode_streamed
-from recipes.teacher import TaughtWord, full_context_features, read_words
+from recipes.teacher import full_context_features
 
 __all__ = ["Batch", "TuneConfig", "Tuner", "make_batch", "train"]
 
@@ -368,10 +368,7 @@ class Tuner:
         Raises:
             CheckpointError: if it is of a run with other settings or another number of clips.
         """
-        here = {"config": asdict(self.config), "clips": len(self._clips)}
-        for name, value in here.items():
-            if state.get(name) != value:
-                raise CheckpointError(f"the saved run has {name}={state.get(name)!r}; this one has {value!r}")
+        check_same_run(state, {"config": asdict(self.config), "clips": len(self._clips)})
         _cross(self.model).load_state_dict(state["weights"])
         self._optimiser.load_state_dict(state["optimiser"])
         known = {clip.audio: clip for clip in self._clips}
@@ -429,12 +426,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(argv)
     config = TuneConfig() if args.config is None else read_settings(TuneConfig, args.config)
-    words: dict[str, Sequence[TaughtWord]] = {}
-    clips: list[Clip] = []
-    for manifest, folder in args.data:
-        known = read_words(folder)
-        words.update(known)
-        clips += [clip for clip in read_manifest(manifest) if known.get(clip.audio)]
+    clips, words = taught_clips(args.data)
     noises = [load_audio(clip.path) for clip in read_manifest(args.noise)] if args.noise is not None else []
     noises = [noise for noise in noises if noise.shape[0] > 16_000]
     model = asr.load(args.model)
