@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -27,6 +27,7 @@ from asr.metrics import (
     CharacterErrors,
     CorpusErrors,
     DelayStats,
+    EditCounts,
     WordDelays,
     bootstrap_interval,
     count_character_errors,
@@ -91,9 +92,9 @@ def offline_errors(model: Model, clips: Sequence[Clip]) -> CorpusErrors:
 
 
 def measure(
-    clips: Sequence[Clip], results: dict[str, Transcript], aligned: dict[str, AlignedClip]
-) -> tuple[CorpusErrors, dict[str, list[WordDelays]], CharacterErrors]:
-    """Word errors by subset, delays of each clip by subset ("all": over all), and character errors."""
+    clips: Sequence[Clip], results: Mapping[str, Transcript], aligned: Mapping[str, AlignedClip]
+) -> tuple[CorpusErrors, dict[str, list[WordDelays]], list[CharacterErrors]]:
+    """Word errors by subset, delays of each clip by subset ("all": over all), and character errors of each clip."""
     tag = {clip.audio: clip.subset_tag or clip.source for clip in clips}
     errors = count_corpus((tag[clip.audio], clip.text or "", results[clip.audio].text) for clip in clips)
     delays: dict[str, list[WordDelays]] = {name: [] for name in [*sorted(set(tag.values())), "all"]}
@@ -102,11 +103,47 @@ def measure(
             found = word_delays(aligned[clip.audio].words, results[clip.audio].words)
             delays[tag[clip.audio]].append(found)
             delays["all"].append(found)
-    characters = CharacterErrors()
-    for clip in clips:
-        if clip.text:
-            characters = characters + count_character_errors(clip.text, results[clip.audio].text)
+    characters = [count_character_errors(clip.text, results[clip.audio].text) for clip in clips if clip.text]
     return errors, delays, characters
+
+
+def scores(
+    clips: Sequence[Clip], results: Mapping[str, Transcript], aligned: Mapping[str, AlignedClip]
+) -> dict[str, object]:
+    """Errors and delays of one system's transcripts, by audio name, as they go into a JSON line."""
+    errors, delays, characters = measure(clips, results, aligned)
+    return {
+        "clips": len(clips),
+        "audio_seconds": round(audio_seconds(clips), 1),
+        "wer": round(100 * errors.total.rate(), 2),
+        "interval": _interval(errors.clips),
+        "cer": round(100 * sum(characters, CharacterErrors()).rate(), 2),
+        "cer_interval": _interval(characters),
+        "delay": _delay(delay_stats(delays["all"])),
+        "histogram": awed.histogram([delay for clip in delays["all"] for delay in clip.delays_ms]),
+        "subsets": {
+            tag: {
+                "wer": round(100 * counts.rate(), 2),
+                "words": counts.reference_length,
+                "substitutions": counts.substitutions,
+                "deletions": counts.deletions,
+                "insertions": counts.insertions,
+                "delay": _delay(delay_stats(delays[tag])),
+            }
+            for tag, counts in errors.by_tag.items()
+        },
+        "empty_reference_insertions": errors.empty_references.insertions,
+    }
+
+
+def audio_seconds(clips: Sequence[Clip]) -> float:
+    """Length of all clips, as their manifest states it."""
+    return sum(clip.duration_ms for clip in clips) / 1000
+
+
+def _interval(clips: Sequence[EditCounts]) -> list[float] | None:
+    interval = bootstrap_interval(clips, seed=1)
+    return [round(100 * bound, 2) for bound in interval] if interval else None
 
 
 def report(
@@ -127,36 +164,15 @@ def report(
     begin = time.monotonic()
     results = transcripts(model, clips, delay_ms=delay_ms, chunk_ms=chunk_ms, batch_size=batch)
     seconds = time.monotonic() - begin
-    errors, delays, characters = measure(clips, results, aligned)
-    interval = bootstrap_interval(errors.clips, seed=1)
-    audio_seconds = sum(clip.duration_ms for clip in clips) / 1000
     whole = {} if offline is None else {"wer": round(100 * offline.total.rate(), 2), "clips": len(offline.clips)}
     return {
         "model": model.name,
         "delay_ms": delay_ms,
         "chunk_ms": chunk_ms,
-        "clips": len(clips),
-        "audio_seconds": round(audio_seconds, 1),
-        "wer": round(100 * errors.total.rate(), 2),
-        "interval": [round(100 * bound, 2) for bound in interval] if interval else None,
-        "cer": round(100 * characters.rate(), 2),
+        **scores(clips, results, aligned),
         "offline": whole or None,
-        "delay": _delay(delay_stats(delays["all"])),
-        "histogram": awed.histogram([delay for clip in delays["all"] for delay in clip.delays_ms]),
-        "subsets": {
-            tag: {
-                "wer": round(100 * counts.rate(), 2),
-                "words": counts.reference_length,
-                "substitutions": counts.substitutions,
-                "deletions": counts.deletions,
-                "insertions": counts.insertions,
-                "delay": _delay(delay_stats(delays[tag])),
-            }
-            for tag, counts in errors.by_tag.items()
-        },
-        "empty_reference_insertions": errors.empty_references.insertions,
         "seconds": round(seconds, 1),
-        "real_time_factor": round(seconds / audio_seconds, 3),
+        "real_time_factor": round(seconds / audio_seconds(clips), 3),
     }
 
 
