@@ -126,6 +126,9 @@ class GateConfig:
         hold_frames: how much longer an unsure token may be held back, at the most.
         sure_probability: a token below this is unsure.
         careful_tokens: so many tokens after a pause are unsure whatever their probability.
+        least_evidence: the first token after a pause is not written below this many CTC labels around it times its
+            probability: noises resemble a word a little, and then the decoder guesses.
+        evidence_frames: how far ahead of the token those labels count.
         same_place_frames: a word read within so many frames of the same word lately is a repeat.
         stuck_frames: a text so far behind the edge lets go of the guards against repeats.
         threshold: log-odds from which on a gate that learns opens.
@@ -142,6 +145,8 @@ class GateConfig:
     hold_frames: int = 24
     sure_probability: float = 0.5
     careful_tokens: int = 3
+    least_evidence: float = 0.0
+    evidence_frames: int = 60
     pause_frames: int = 50
     same_place_frames: int = 13
     stuck_frames: int = 60

@@ -398,6 +398,7 @@ class CrossRecogniser(nn.Module):
         best, candidate = logits.max(-1)
         probability = (best - logits.logsumexp(-1)).exp()
         ended = candidate == self.end_id
+        blank = self.ctc.blank if self.ctc else None
         view = GateView(
             attention=attention,
             now=torch.minimum((state.clock + 1) * FRAMES_PER_STEP, state.heard) - state.anchor,
@@ -415,9 +416,8 @@ class CrossRecogniser(nn.Module):
             text_frames=state.text_frames,
             count=state.count,
             since_pause=state.since_pause,
-            loud=state.loud(
-                settings, attention.shape[1], blank=self.ctc.blank if self.ctc else None, keep=self.anchors.keep_frames
-            ),
+            loud=state.loud(settings, attention.shape[1], blank=blank, keep=self.anchors.keep_frames),
+            labelled=state.labelled(attention.shape[1], blank=blank),
         )
         answer = self.gate(view)
         full = state.decoder.length + state.pending_lens >= self.decoder.text_positions

@@ -72,6 +72,19 @@ class CrossState:
         at = at.clamp(0, self.memory.capacity - 1)
         return self.memory.features.gather(1, at[:, :, None].expand(-1, -1, self.memory.features.shape[2])).mean(1)
 
+    def labelled(self, frames: int, *, blank: int | None) -> Tensor:
+        """[B, frames] whether the CTC head hears a label in the step of each frame since the anchor.
+
+        Args:
+            frames: how many to tell of.
+            blank: the CTC head's; None without a head, which leaves every frame open.
+        """
+        if blank is None:
+            return self.heard.new_ones(self.heard.shape[0], frames, dtype=torch.bool)
+        labels, place, size = self.preview.labels, self._place(frames), self.loudness.shape[1]
+        known = (place < size) & (place >= size - FRAMES_PER_STEP * labels.shape[1])
+        return known & self._of_steps(labels != blank, place)
+
     def loud(self, settings: RowSettings, frames: int, *, blank: int | None, keep: int) -> Tensor:
         """[B, frames] whether each frame since the anchor may belong to a word.
 
@@ -83,12 +96,21 @@ class CrossState:
             blank: the CTC head's, None without a head. keep: frames that a re-anchoring keeps.
         """
         size = self.loudness.shape[1]
-        place = torch.arange(frames, device=self.heard.device) + (self.anchor - self.heard)[:, None] + size
+        place = self._place(frames)
         known = self.loudness.gather(1, place.clamp(0, size - 1)) > (self.quietest + 0.25)[:, None]
         if blank is not None:
             spoken = (self.preview.labels != blank).float()[:, None]  # [B, 1, W]
             near = F.max_pool1d(spoken, 2 * NEAR_STEPS + 1, stride=1, padding=NEAR_STEPS)[:, 0] > 0
-            step = (place - size) // FRAMES_PER_STEP + near.shape[1]
-            known = known & near.gather(1, step.clamp(0, near.shape[1] - 1))
+            known = known & self._of_steps(near, place)
         lately = place >= size - keep - FRAMES_PER_STEP * settings.chunk_steps[:, None]
         return known & lately & (place < size)
+
+    def _place(self, frames: int) -> Tensor:
+        """[B, frames] where in `loudness` each frame since the anchor lies; outside it where it is not known."""
+        size = self.loudness.shape[1]
+        return torch.arange(frames, device=self.heard.device) + (self.anchor - self.heard)[:, None] + size
+
+    def _of_steps(self, steps: Tensor, place: Tensor) -> Tensor:
+        """[B, frames] of [B, W], what is known of the last W steps, for frames at `place`."""
+        step = (place - self.loudness.shape[1]) // FRAMES_PER_STEP + steps.shape[1]
+        return steps.gather(1, step.clamp(0, steps.shape[1] - 1))

@@ -36,6 +36,7 @@ class GateView:
         text: [B, P] tokens since the anchor, `text_frames` [B, P] where each was read, `count` [B] how many.
         since_pause: [B] tokens since the last pause.
         loud: [B, S] whether a frame of the memory may belong to a word: louder than the background.
+        labelled: [B, S] whether the CTC head hears a label in the frame's step; everywhere where there is no head.
     """
 
     attention: Tensor
@@ -55,6 +56,7 @@ class GateView:
     count: Tensor
     since_pause: Tensor
     loud: Tensor
+    labelled: Tensor
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Reading:
         frame: [B] its median. last: [B] the furthest frame of the text. edge: [B] frames before it are old enough.
         unsure: [B] whether the candidate has to be read with care.
         barred: [B] whether it must not be written however old it is: the text has ended, it was just written, it
-            looks back, or nothing is to be heard where it is read.
+            looks back, nothing is to be heard where it is read, or it would begin a text on too little.
     """
 
     looked: Tensor
@@ -109,7 +111,8 @@ def read(view: GateView, config: GateConfig) -> Reading:
     age = (view.delay * FRAMES_PER_STEP + config.offset_frames - waits).clamp(min=config.least_frames)
     edge = view.now - age
 
-    careful = torch.where(frame - last > config.pause_frames, 0, view.since_pause) < config.careful_tokens
+    since_pause = torch.where(frame - last > config.pause_frames, 0, view.since_pause)
+    careful = since_pause < config.careful_tokens
     unsure = careful | (view.probability < config.sure_probability)
 
     # Far behind, and somebody has spoken since: two of the guards let go.
@@ -121,7 +124,10 @@ def read(view: GateView, config: GateConfig) -> Reading:
     ahead = index - frame[:, None]
     near = (ahead >= -config.loud_behind_frames) & (ahead <= config.loud_ahead_frames)
     silent = (view.letters | view.begins_word) & ((near & view.loud).sum(1) < config.loud_frames)
-    barred = view.ended | looks_back | silent | _repeats(view, config, frame, stuck)
+    around = (ahead >= -config.loud_behind_frames) & (ahead < config.evidence_frames)
+    labels = (around & view.labelled).sum(1) / FRAMES_PER_STEP
+    guessed = (since_pause == 0) & (view.probability * labels < config.least_evidence)
+    barred = view.ended | looks_back | silent | guessed | _repeats(view, config, frame, stuck)
     return Reading(looked, total, frame, last, edge, unsure, barred)
 
 

@@ -276,3 +276,6 @@ def test_with_a_ctc_head_a_loud_frame_counts_only_near_a_label(tmp_path: Path) -
     spoken = labels.clone()
     spoken[0, -4] = 0  # the fourth step from the end: frames heard - 16 to heard - 13, and two steps on either side
     assert loud(spoken) == list(range(heard - 24, heard - 4))
+    labelled = replace(state, preview=replace(state.preview, labels=spoken)).labelled(heard + 6, blank=blank)
+    assert labelled[0].nonzero()[:, 0].tolist() == list(range(heard - 16, heard - 12))  # the step itself
+    assert bool(state.labelled(heard + 6, blank=None).all())  # without a head nothing is known against a frame

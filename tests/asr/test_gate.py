@@ -46,10 +46,12 @@ def view(attention: dict[int, float], **changes: Any) -> GateView:
     loud = values.pop("loud", range(FRAMES))
     heard = torch.zeros(1, FRAMES, dtype=torch.bool)
     heard[0, list(loud)] = True
+    labelled = torch.zeros(1, FRAMES, dtype=torch.bool)
+    labelled[0, list(values.pop("labelled", range(FRAMES)))] = True
     rows = {name: torch.tensor([value]) for name, value in values.items()}
     generator = torch.Generator().manual_seed(0)
     vectors = torch.randn(2, 1, DIM, generator=generator)
-    return GateView(attention=looked, loud=heard, hidden=vectors[0], around=vectors[1], **rows)
+    return GateView(attention=looked, loud=heard, labelled=labelled, hidden=vectors[0], around=vectors[1], **rows)
 
 
 def opens(shown: GateView, config: GateConfig = CONFIG) -> bool:
@@ -171,6 +173,40 @@ def test_what_is_barred_never_opens(why: str) -> None:
 def test_what_is_nearly_barred_opens(why: str) -> None:
     assert not bool(read(CLEARED[why], CONFIG).barred[0])
     assert opens(CLEARED[why])
+
+
+FIRST: dict[str, Any] = {"since_pause": 0, "probability": 0.25}
+"""A token that begins a text, and is not likely: it may be a noise."""
+GUARDED = replace(CONFIG, least_evidence=0.5)
+
+
+@pytest.mark.parametrize(
+    ("labelled", "probability", "barred"),
+    [
+        (range(140, 148), 0.25, False),  # two steps with a label
+        (range(140, 148), 0.24, True),
+        (range(140, 144), 0.5, False),  # one
+        (range(140, 144), 0.49, True),
+        ([], 1.0, True),
+        ([*range(126, 130), *range(200, 204)], 1.0, True),  # more than 10 frames before it, or 60 behind
+        ([*range(130, 134), *range(196, 200)], 0.25, False),
+    ],
+)
+def test_a_first_token_needs_the_more_labels_the_less_likely_it_is(
+    labelled: range | list[int], probability: float, barred: bool
+) -> None:
+    shown = view({140: 1.0}, text=[], text_frames=[], labelled=labelled, **{**FIRST, "probability": probability})
+    assert bool(read(shown, GUARDED).barred[0]) is barred
+    assert opens(shown, GUARDED) is not barred
+    assert not bool(read(shown, CONFIG).barred[0])  # the guard is a setting of the model's
+
+
+def test_only_the_first_token_after_a_pause_is_guarded() -> None:
+    near = {"text_frames": [100, 110, 120, 130, 135], "labelled": [], "probability": 0.6}
+    assert opens(view({140: 1.0}, since_pause=1, **near), GUARDED)
+    assert not opens(view({140: 1.0}, since_pause=0, **near), GUARDED)
+    long_ago = {**near, "text_frames": [50, 60, 70, 80, 140 - CONFIG.pause_frames - 1]}
+    assert not opens(view({140: 1.0}, since_pause=9, **long_ago), GUARDED)
 
 
 def learned(log_odds: float, config: GateConfig = CONFIG) -> LearnedGate:
