@@ -1,10 +1,14 @@
-"""Word times by an aligner that shares nothing with the models that are trained and judged on them.
+"""Word times, by default from an aligner that shares nothing with the models that are trained and judged on them.
 
 PocketSphinx (BSD, its packaged en-us model) finds the best path of the transcript through the whole clip, with optional
 silence between words. Times are borders of its 10 ms frames; a frame covers 25.6 ms, so a border lies up to 8 ms
 before the middle between the two frames' centres: word ends are stated a little early, delays a little long.
 
     python -m recipes.align --manifest dev.jsonl --out aligned.jsonl [--processes 1] [--skip-subset alphanumeric]
+        [--with ctc [--model earlybird-en]]
+
+`--with ctc` aligns with a checkpoint's CTC head instead (recipes/align_ctc.py), in steps of 80 ms: for training data
+where PocketSphinx is slow or loses the path.
 
 One JSON object a line: `{"audio", "text", "words": [{"text", "start_ms", "end_ms"}]}`; `words` are the whitespace words
 of `text`, one to one. A word without letters (a lone dash) is never spoken: it takes no time, at the end of the word
@@ -22,12 +26,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+import asr
 from asr.errors import AudioFormatError, ConfigError, EarlybirdError
 from asr.units import MEL_SAMPLES, SAMPLE_RATE, samples_to_ms
 from recipes.data import Clip, load_audio, read_manifest
@@ -64,6 +70,29 @@ class AlignedClip:
     def to_json(self) -> str:
         """One line of an alignment file."""
         return json.dumps(asdict(self), ensure_ascii=False)
+
+
+class Aligner(Protocol):
+    """Finds when words were spoken."""
+
+    def align(self, samples: Tensor, text: str) -> tuple[AlignedWord, ...]:
+        """The whitespace words of `text` in audio [N] float32 at 16 kHz, in order; raises Unalignable."""
+
+
+@dataclass(frozen=True)
+class AlignerChoice:
+    """Which aligner: "pocketsphinx", or "ctc" with the checkpoint whose head it is."""
+
+    name: str = "pocketsphinx"
+    model: str = "earlybird-en"
+
+    def open(self) -> Aligner:
+        """Loads it."""
+        if self.name == "pocketsphinx":
+            return WordAligner()
+        from recipes.align_ctc import CtcAligner  # which needs this module
+
+        return CtcAligner(asr.load(self.model))
 
 
 def spoken_words(text: str) -> list[list[str]]:
@@ -126,7 +155,7 @@ class WordAligner:
             spans = _force(self._wide, spoken, pcm)
         if spans is None:
             raise Unalignable("no path of the transcript through the audio")
-        return _group_spans(text.split(), groups, spans, duration_ms=samples_to_ms(samples.shape[0]))
+        return group_spans(text.split(), groups, spans, duration_ms=samples_to_ms(samples.shape[0]))
 
 
 def _open_decoder(beams: dict[str, float]) -> Any:
@@ -166,9 +195,17 @@ def _force(decoder: Any, spoken: Sequence[str], pcm: bytes) -> list[tuple[int, i
     return spans if found == list(spoken) else None  # a path cut short is no alignment
 
 
-def _group_spans(
+def group_spans(
     words: Sequence[str], groups: Sequence[Sequence[str]], spans: Sequence[tuple[int, int]], *, duration_ms: int
 ) -> tuple[AlignedWord, ...]:
+    """Words with their times.
+
+    Args:
+        words: the whitespace words.
+        groups: the spoken words of each.
+        spans: (start_ms, end_ms) of each spoken word, in order.
+        duration_ms: of the clip, which no time passes.
+    """
     aligned = []
     place, last_end = 0, 0
     for word, group in zip(words, groups, strict=True):
@@ -207,31 +244,30 @@ class _Outcome:
     reason: str
 
 
-_worker: WordAligner | None = None  # one per process: the model takes a second to load
+@lru_cache(maxsize=1)  # one per process: the model takes a second to load
+def _opened(choice: AlignerChoice) -> Aligner:
+    torch.set_num_threads(1)
+    return choice.open()
 
 
-def _align_clip(clip: Clip) -> _Outcome:
-    global _worker
-    if _worker is None:
-        torch.set_num_threads(1)
-        _worker = WordAligner()
+def _align_clip(choice: AlignerChoice, clip: Clip) -> _Outcome:
     if clip.text is None:
         return _Outcome(clip=clip, aligned=None, reason="no transcript")
     try:
-        words = _worker.align(load_audio(clip.path), clip.text)
+        words = _opened(choice).align(load_audio(clip.path), clip.text)
     except (Unalignable, AudioFormatError) as error:
         return _Outcome(clip=clip, aligned=None, reason=str(error))
     return _Outcome(clip=clip, aligned=AlignedClip(audio=clip.audio, text=clip.text, words=words), reason="")
 
 
-def _outcomes(clips: Sequence[Clip], *, processes: int) -> Iterator[_Outcome]:
+def _outcomes(clips: Sequence[Clip], choice: AlignerChoice, *, processes: int) -> Iterator[_Outcome]:
     if processes == 1:
-        yield from map(_align_clip, clips)
+        yield from map(partial(_align_clip, choice), clips)
     else:
         # Clip.extra is a read-only view, which does not travel between processes.
         plain = [Clip(**{**vars(clip), "extra": {}}) for clip in clips]
         with ProcessPoolExecutor(max_workers=processes) as pool:
-            yield from pool.map(_align_clip, plain, chunksize=8)
+            yield from pool.map(partial(_align_clip, choice), plain, chunksize=8)
 
 
 def _names_in(path: Path) -> set[str]:
@@ -245,8 +281,13 @@ def _names_in(path: Path) -> set[str]:
     return {json.loads(line)["audio"] for line in kept.decode("utf-8").splitlines()}
 
 
-def align_manifest(clips: Iterable[Clip], out: Path, *, processes: int, report_every: int = 100) -> Counter[str]:
+def align_manifest(
+    clips: Iterable[Clip], out: Path, *, processes: int, choice: AlignerChoice | None = None, report_every: int = 100
+) -> Counter[str]:
     """Align what `out` and `<out>.failed.jsonl` do not hold yet, appending to them.
+
+    Args:
+        choice: the aligner; None: PocketSphinx.
 
     Returns:
         How many clips failed for each reason, earlier runs included.
@@ -258,7 +299,7 @@ def align_manifest(clips: Iterable[Clip], out: Path, *, processes: int, report_e
     print(f"{len(todo)} of {len(clips)} clips to align", file=sys.stderr)
     began, audio_ms, failed_count = time.monotonic(), 0, 0
     with out.open("a", encoding="utf-8") as good, failed_path.open("a", encoding="utf-8") as bad:
-        for count, outcome in enumerate(_outcomes(todo, processes=processes), start=1):
+        for count, outcome in enumerate(_outcomes(todo, choice or AlignerChoice(), processes=processes), start=1):
             if outcome.aligned is not None:
                 good.write(outcome.aligned.to_json() + "\n")
             else:
@@ -282,6 +323,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m recipes.align", description="Word times by forced alignment.")
     parser.add_argument("--manifest", type=Path, required=True, help="JSON lines of clips")
     parser.add_argument("--out", type=Path, required=True, help="alignment file; what it holds is not done again")
+    parser.add_argument("--with", dest="aligner", choices=("pocketsphinx", "ctc"), default="pocketsphinx")
+    parser.add_argument("--model", default="earlybird-en", help="whose CTC head aligns")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--skip-subset", action="append", default=[], help="a subset_tag to leave out; repeatable")
     return parser
@@ -295,7 +338,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(f"--processes is {args.processes}; it must be 1 or more")
         clips = [clip for clip in read_manifest(args.manifest) if clip.subset_tag not in args.skip_subset]
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        reasons = align_manifest(clips, args.out, processes=args.processes)
+        choice = AlignerChoice(args.aligner, args.model)
+        reasons = align_manifest(clips, args.out, processes=args.processes, choice=choice)
     except EarlybirdError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 import random
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,10 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import asr
-from asr.checkpoint import save
 from asr.config import ChunkSetting
 from asr.cross_recogniser import CrossRecogniser
 from asr.errors import ConfigError, EarlybirdError
@@ -40,10 +40,11 @@ from recipes.grpo_reward import Outcome, RewardRule, advantages, outcome_of, rew
 from recipes.lora import attach_lora, merge_lora
 from recipes.rollout import Heard, RolledWord, Rollouts
 from recipes.rollout_cross import policy_of
-from recipes.runs import SHOWN_CLIPS, above, check_same_run, draw_metrics, train, write_samples
+from recipes.runs import ROLLOUTS, above, add_outputs, check_same_run, follow, keep, shown_clips, train
 from recipes.sessions import Plan, Session, SessionMaker, taught_clips
 from recipes.settings import read_settings
 from recipes.teacher import TaughtWord
+from recipes.updates import Trained, Updates
 
 __all__ = ["Grpo", "GrpoConfig", "policy_loss", "with_correcting_gate"]
 
@@ -80,6 +81,8 @@ class GrpoConfig:
     weight_decay: float = 0.0
     warmup_steps: int = 5
     clip_norm: float = 1.0
+    accumulation: int = 1
+    average_decay: float = 0.0
     silent_bound: float = 0.2
     repeats_bound: float = 0.1
     log_every: int = 1
@@ -87,7 +90,7 @@ class GrpoConfig:
 
     def __post_init__(self) -> None:
         counts = ("steps", "recordings", "delay_min", "iterations", "gate_hidden", "log_every", "save_every")
-        for name in (*counts, "warmup_steps", "shortest_words"):
+        for name in (*counts, "warmup_steps", "shortest_words", "accumulation"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.group < 2:
@@ -167,6 +170,26 @@ def with_correcting_gate(model: Model, *, hidden: int) -> Model:
     return replace(model, config=config, recogniser=recogniser.eval())
 
 
+@dataclass(frozen=True)
+class Scored:
+    """Rollouts and what they are worth.
+
+    Attributes:
+        rollouts: N of them, [N, T] decisions.
+        outcomes, scores: of each.
+        advantage: [N] of rollouts, or [N, T] of decisions.
+        reference: [N, T] the reference's log-probabilities of what was drawn.
+        shown: the best and the worst of the first recording.
+    """
+
+    rollouts: Rollouts
+    outcomes: list[Outcome]
+    scores: list[float]
+    advantage: Tensor
+    reference: Tensor
+    shown: dict[str, object]
+
+
 class Grpo:
     """One run: weights, optimiser and random state; `step` moves it on.
 
@@ -210,13 +233,19 @@ class Grpo:
         self._reference = copy.deepcopy(model.recogniser).eval().requires_grad_(False)
         self._rng = random.Random(config.seed)
         self._order: list[int] = []
-        self._optimiser = torch.optim.AdamW(self._trained(), lr=0.0, weight_decay=config.weight_decay)
-        self._rates = [group["rate"] for group in self._optimiser.param_groups]
+        self._updates = Updates(
+            self._trained(),
+            weight_decay=config.weight_decay,
+            clip_norm=config.clip_norm,
+            betas=(0.9, 0.999),
+            average_decay=config.average_decay,
+            processes=self._processes,
+        )
 
-    def _trained(self) -> list[dict[str, Any]]:
+    def _trained(self) -> list[Trained]:
         config, recogniser = self.config, self.model.recogniser
         recogniser.eval().requires_grad_(False)
-        groups: list[dict[str, Any]] = []
+        parts: list[Trained] = []
         if config.decoder_rate:
             decoder = recogniser.decoder
             if config.lora_rank:
@@ -227,14 +256,14 @@ class Grpo:
                 if isinstance(recogniser, CrossRecogniser):
                     recogniser.decoder.positions.requires_grad_(False)
                 weights = [p for p in decoder.parameters() if p.requires_grad]
-            groups.append({"params": weights, "rate": config.decoder_rate})
+            parts.append(Trained(weights=weights, rate=config.decoder_rate))
         if config.gate_rate and isinstance(recogniser, CrossRecogniser):
             gate = recogniser.gate
             assert isinstance(gate, LearnedGate)
-            groups.append({"params": list(gate.requires_grad_(True).parameters()), "rate": config.gate_rate})
-        if not groups:
+            parts.append(Trained(weights=list(gate.requires_grad_(True).parameters()), rate=config.gate_rate))
+        if not parts:
             raise ConfigError("neither the decoder nor a gate has a learning rate: nothing would be trained")
-        return groups
+        return parts
 
     def _sessions(self) -> list[tuple[Session, int, int]]:
         """The next recordings, a delay and a seed each."""
@@ -255,7 +284,9 @@ class Grpo:
         return chosen
 
     def step(self) -> dict[str, float]:
-        """One batch of rollouts and its updates; the metrics of the last.
+        """One batch of rollouts, rolled and learnt from in `accumulation` parts, and its updates; the metrics.
+
+        The numbers of the loss are those of the last update.
 
         Raises:
             ConfigError: if the loss is not finite. The weights have not moved by it then.
@@ -263,34 +294,36 @@ class Grpo:
         config = self.config
         mine = self._processes.share(self._sessions())
         total = config.recordings * config.group
+        size = max(1, -(-len(mine) // config.accumulation))
+        scored = [self._scored(mine[at : at + size]) for at in range(0, len(mine), size)]
+        if scored:
+            self.shown = scored[0].shown
         sums: dict[str, float] = {}
-        if mine:
-            rollouts, outcomes, scores, advantage = self._scored(mine)
-            with torch.no_grad():
-                reference = self.policy.log_probs(rollouts, self._reference)
         for _ in range(config.iterations):
-            self._optimiser.zero_grad()
-            parts: dict[str, float] = {"loss": 0.0, "kl": 0.0, "clipped": 0.0, "entropy": 0.0}
-            if mine:
-                loss, parts = policy_loss(
-                    self.policy.log_probs(rollouts),
-                    rollouts.log_probs,
-                    reference,
-                    advantage,
-                    rollouts.free,
+            self._updates.clear()
+            sums = {"loss": 0.0, "kl": 0.0, "clipped": 0.0, "entropy": 0.0}
+            for part in scored:
+                loss, numbers = policy_loss(
+                    self.policy.log_probs(part.rollouts),
+                    part.rollouts.log_probs,
+                    part.reference,
+                    part.advantage,
+                    part.rollouts.free,
                     clip_low=config.clip_low,
                     clip_high=config.clip_high,
                     kl_weight=config.kl_weight,
                 )
-                parts["loss"] = float(loss.detach())
                 (loss / total).backward()  # type: ignore[no-untyped-call]
-            sums = dict(zip(parts, self._added(list(parts.values())), strict=True))
-            if not torch.isfinite(torch.tensor(sums["loss"])):
+                sums = {name: sums[name] + value for name, value in ({"loss": float(loss.detach())} | numbers).items()}
+            sums = dict(zip(sums, self._added(list(sums.values())), strict=True))
+            if not math.isfinite(sums["loss"]):
                 raise ConfigError(f"the loss of step {self.done + 1} is {sums['loss']}; lower the rates")
-            gradient = self._update()
+            gradient = self._updates.apply(min(1.0, (self.done + 1) / config.warmup_steps))
         self.done += 1
-        sums_here = measured(outcomes, scores, rollouts) if mine else [0.0] * len(MEASURES)
-        everywhere = self._added(sums_here)
+        here = torch.zeros(len(MEASURES), dtype=torch.float64)
+        for part in scored:
+            here += torch.tensor(measured(part.outcomes, part.scores, part.rollouts), dtype=torch.float64)
+        everywhere = self._added(here.tolist())
         return {
             **{name: value / total for name, value in sums.items()},
             **averages(dict(zip(MEASURES, everywhere, strict=True))),
@@ -301,19 +334,8 @@ class Grpo:
         found: list[float] = self._processes.add(torch.tensor(values, dtype=torch.float64)).tolist()
         return found
 
-    def _update(self) -> float:
-        config = self.config
-        scale = min(1.0, (self.done + 1) / config.warmup_steps)
-        for group, rate in zip(self._optimiser.param_groups, self._rates, strict=True):
-            group["lr"] = rate * scale
-        weights = [p for group in self._optimiser.param_groups for p in group["params"]]
-        self._processes.add_gradients(weights)
-        gradient = nn.utils.clip_grad_norm_(weights, config.clip_norm)
-        self._optimiser.step()
-        return float(gradient)
-
-    def _scored(self, mine: Sequence[tuple[Session, int, int]]) -> tuple[Rollouts, list[Outcome], list[float], Tensor]:
-        """Rollouts of the recordings, their outcomes and rewards, and the advantages [N] or [N, T]."""
+    def _scored(self, mine: Sequence[tuple[Session, int, int]]) -> Scored:
+        """Rollouts of the recordings and what they are worth."""
         config = self.config
         heard = Heard.of(
             [session.heard for session, _, _ in mine],
@@ -325,6 +347,7 @@ class Grpo:
         outcomes: list[Outcome] = []
         scores: list[float] = []
         segments: list[Tensor] = []
+        shown: dict[str, object] = {}
         for b, (session, _, _) in enumerate(mine):
             rows = rollouts.words[b * config.group : (b + 1) * config.group]
             group = [outcome_of(session.words, words) for words in rows]
@@ -332,17 +355,21 @@ class Grpo:
             if config.segment_credit:
                 segments.append(segment_scores(session.words, rows, config.rule, steps=rollouts.tokens.shape[1]))
             if b == 0:
-                self.shown = _shown(session.words, rows, found)
+                shown = _shown(session.words, rows, found)
             outcomes += group
             scores += found
+        with torch.no_grad():
+            reference = self.policy.log_probs(rollouts, self._reference)
         if config.segment_credit:
-            return rollouts, outcomes, scores, torch.cat(segments)
+            return Scored(rollouts, outcomes, scores, torch.cat(segments), reference, shown)
         groups = torch.tensor(scores).view(-1, config.group)
-        return rollouts, outcomes, scores, advantages(groups, scaled=config.scaled_advantages).flatten()
+        advantage = advantages(groups, scaled=config.scaled_advantages).flatten()
+        return Scored(rollouts, outcomes, scores, advantage, reference, shown)
 
     def trained_model(self) -> Model:
-        """The model as it is now, low-rank corrections added to its weights."""
-        recogniser = copy.deepcopy(self.model.recogniser)
+        """A copy of the model as it is now, low-rank corrections added to its weights, averaged where that is kept."""
+        with self._updates.averaged():
+            recogniser = copy.deepcopy(self.model.recogniser)
         merge_lora(recogniser.decoder)
         return replace(self.model, recogniser=recogniser.eval().requires_grad_(False))
 
@@ -354,7 +381,7 @@ class Grpo:
             "done": self.done,
             "weights": self.model.recogniser.state_dict(),
             "reference": self._reference.state_dict(),
-            "optimiser": self._optimiser.state_dict(),
+            "updates": self._updates.state_dict(),
             "order": self._order,
             "random": self._rng.getstate(),
         }
@@ -368,7 +395,7 @@ class Grpo:
         check_same_run(state, {"config": asdict(self.config), "clips": len(self._clips)})
         self.model.recogniser.load_state_dict(state["weights"])
         self._reference.load_state_dict(state["reference"])
-        self._optimiser.load_state_dict(state["optimiser"])
+        self._updates.load_state_dict(state["updates"])
         self.done, self._order = state["done"], list(state["order"])
         self._rng.setstate(state["random"])
 
@@ -391,9 +418,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", type=Path, nargs=2, action="append", required=True, metavar=("MANIFEST", "WORDS"))
     parser.add_argument("--noise", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--show", type=Path, help="a manifest: its first clips are transcribed at every save")
-    parser.add_argument("--plot", action="store_true", help="draw the metrics at the end")
+    add_outputs(parser)
     return parser
 
 
@@ -407,25 +432,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         noises = [load_audio(clip.path) for clip in read_manifest(args.noise)] if args.noise is not None else []
         model = with_correcting_gate(asr.load(args.model), hidden=config.gate_hidden)
         run = Grpo(model, clips, SessionMaker(words, noises), config, processes)
-
-        shown = read_manifest(args.show)[:SHOWN_CLIPS] if args.show is not None else ()
+        shown = shown_clips(args.show)
 
         def saved() -> None:
-            now = run.trained_model()
-            save(now, args.out / "checkpoint", f"# {model.name}\n\nAfter {run.done} steps of GRPO.\n")
-            write_samples(now, shown, args.out / "samples.jsonl", step=run.done)
+            keep(
+                run.trained_model(),
+                args.out,
+                step=run.done,
+                stage="GRPO",
+                settings=asdict(config),
+                shown=shown,
+                every=args.keep_all,
+            )
 
         alarms = (
             above("silent", config.silent_bound, "rollouts write nothing"),
             above("repeats", config.repeats_bound, "words repeat the one before"),
         )
-        for line in train(run, args.out, alarms=alarms, saved=saved, processes=processes):
-            print(json.dumps(line), file=sys.stderr, flush=True)
+        options = {"saved": saved, "processes": processes, "plot": args.plot, "tensorboard": args.tensorboard}
+        for line in follow(train(run, args.out, alarms=alarms, **options), config.steps):
             if "alarm" not in line:
-                with (args.out / "rollouts.jsonl").open("a", encoding="utf-8") as out:
+                with (args.out / ROLLOUTS).open("a", encoding="utf-8") as out:
                     out.write(json.dumps({"step": line["step"], **run.shown}, ensure_ascii=False) + "\n")
-        if args.plot and processes.first:
-            print(draw_metrics(args.out))
     except (EarlybirdError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

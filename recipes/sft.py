@@ -3,29 +3,28 @@
 `python -m recipes.sft --config F.yaml --model CHECKPOINT --manifest DATA/train.jsonl --alignments A.jsonl --out DIR`
 Each clip's words are placed on the step clock by the builder that drafting uses, at a delay drawn for the clip. A run
 that was killed goes on from its last save with the same batches and losses: call it again with the same arguments.
-`DIR` gets metrics.jsonl, train.pt (weights, optimiser, random state) and, at the end, a checkpoint.
+`DIR` gets metrics.jsonl, train.pt (weights, optimiser, random state) and a checkpoint.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import copy
 import math
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, overload
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 import asr
 from asr.additive_config import AdditiveConfig
 from asr.additive_recogniser import AdditiveRecogniser
-from asr.checkpoint import save
 from asr.delay_targets import TimedPieces, build_targets
 from asr.errors import ConfigError, EarlybirdError
 from asr.model import Model
@@ -36,6 +35,7 @@ from recipes.align import AlignedClip, read_alignments
 from recipes.data import Clip, load_audio, read_manifest
 from recipes.distributed import Processes
 from recipes.settings import read_settings
+from recipes.updates import Trained, Updates
 
 __all__ = ["AlignedExamples", "Batch", "Example", "SftConfig", "Trainer", "make_batch", "objective", "train"]
 
@@ -64,6 +64,7 @@ class SftConfig:
     bf16: bool = False
     average_decay: float = 0.0
     wait_rate_bound: float = 0.98
+    repeats_bound: float = 0.2
     log_every: int = 10
     save_every: int = 200
 
@@ -79,8 +80,6 @@ class SftConfig:
             raise ConfigError(f"delay_min ({self.delay_min}) must not exceed delay_max ({self.delay_max})")
         if min(self.z_loss, self.weight_decay, self.trailing_waits) < 0 or not 0 < self.wait_rate_bound <= 1:
             raise ConfigError(f"z_loss, weight_decay, trailing_waits >= 0 and 0 < wait_rate_bound <= 1; got {self}")
-        if not 0 <= self.average_decay < 1:
-            raise ConfigError(f"average_decay is {self.average_decay}; it must be at least 0 and below 1")
 
     @classmethod
     def read(cls, path: Path) -> SftConfig:
@@ -225,6 +224,8 @@ def objective(
     loss = entropy + z_loss * squared
     said = logits.detach().argmax(-1)
     text = batch.valid & ~waits
+    before = torch.cat([torch.full_like(batch.outputs[:, :1], wait), batch.outputs[:, :-1]], 1)
+    again = batch.valid & (said == before) & (before != wait) & (batch.outputs != before)
     return loss, {
         "loss": float(loss.detach()),
         "cross_entropy": float(entropy.detach()),
@@ -232,6 +233,7 @@ def objective(
         "wait_rate": float(((said == wait) & batch.valid).sum() / count),
         "target_wait_rate": float((waits & batch.valid).sum() / count),
         "text_right": float(((said == batch.outputs) & text).sum() / texts.clamp(min=1)),
+        "repeats": float(again.sum() / texts.clamp(min=1)),
     }
 
 
@@ -280,10 +282,13 @@ class Trainer:
         self._order: list[int] = []
         torch.manual_seed(config.seed)
         recogniser.train().requires_grad_(True)
-        self._optimiser = torch.optim.AdamW(
-            recogniser.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=config.weight_decay
+        self._updates = Updates(
+            [Trained(weights=list(recogniser.parameters()), rate=1.0)],
+            weight_decay=config.weight_decay,
+            clip_norm=config.clip_norm,
+            average_decay=config.average_decay,
+            processes=self._processes,
         )
-        self._average = [p.detach().clone() for p in recogniser.parameters()] if config.average_decay else []
 
     def next_batch(self) -> Batch:
         """Draws the next examples, and a delay for each; gives this process' share of them."""
@@ -312,7 +317,7 @@ class Trainer:
         weights = {"wait": recogniser.wait, "wait_weight": config.wait_weight}
         batches = [self.next_batch() for _ in range(config.accumulation)]
         whole = self._processes.add(torch.stack([sizes(batch, **weights) for batch in batches]).sum(0))  # type: ignore[arg-type]
-        self._optimiser.zero_grad()
+        self._updates.clear()
         sums: dict[str, float] = {}
         for batch in batches:
             logits, audio_norm = self._forward(batch)
@@ -328,15 +333,9 @@ class Trainer:
                 f"the loss of step {self.done + 1} is {metrics['loss']}; lower learning_rate, or look for bad clips"
             )
         rate = learning_rate(self.done, config)
-        for group in self._optimiser.param_groups:
-            group["lr"] = rate
-        self._processes.add_gradients(recogniser.parameters())
-        gradient = nn.utils.clip_grad_norm_(recogniser.parameters(), config.clip_norm)
-        self._optimiser.step()
+        gradient = self._updates.apply(rate)
         self.done += 1
-        for mean, now in zip(self._average, recogniser.parameters(), strict=bool(self._average)):
-            mean.lerp_(now.detach(), 1 - config.average_decay)
-        return metrics | {"gradient_norm": float(gradient), "learning_rate": rate}
+        return metrics | {"gradient_norm": gradient, "learning_rate": rate}
 
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits [B, T, V + 1] in float32, and the mean size of the audio steps."""
@@ -356,11 +355,10 @@ class Trainer:
         rows = F.embedding(text, self.recogniser.decoder.embedding.weight.detach())
         return float(rows.norm(dim=-1).sum() / whole[2].clamp(min=1))
 
-    @torch.no_grad()
-    def take_average(self) -> None:
-        """Puts the moving average of the weights in their place, where one is kept."""
-        for mean, now in zip(self._average, self.recogniser.parameters(), strict=bool(self._average)):
-            now.copy_(mean)
+    def trained(self) -> AdditiveRecogniser:
+        """A copy of the recogniser as it is now, with the average of its weights where one is kept."""
+        with self._updates.averaged():
+            return copy.deepcopy(self.recogniser).eval().requires_grad_(False)
 
     def state_dict(self) -> dict[str, Any]:
         """All that the steps to come depend on, beside the data."""
@@ -369,8 +367,7 @@ class Trainer:
             "examples": len(self._examples),
             "done": self.done,
             "weights": self.recogniser.state_dict(),
-            "optimiser": self._optimiser.state_dict(),
-            "average": self._average,
+            "updates": self._updates.state_dict(),
             "order": self._order,
             "random": self._rng.getstate(),
             "torch_random": torch.get_rng_state(),
@@ -384,16 +381,19 @@ class Trainer:
         """
         runs.check_same_run(state, {"config": asdict(self.config), "examples": len(self._examples)})
         self.recogniser.load_state_dict(state["weights"])
-        self._optimiser.load_state_dict(state["optimiser"])
-        self.done, self._order, self._average = state["done"], list(state["order"]), list(state["average"])
+        self._updates.load_state_dict(state["updates"])
+        self.done, self._order = state["done"], list(state["order"])
         self._rng.setstate(state["random"])
         torch.set_rng_state(state["torch_random"])
 
 
-def train(trainer: Trainer, folder: Path, processes: Processes | None = None) -> Iterator[dict[str, object]]:
-    """`recipes.runs.train`, with an alarm where more of a batch's steps wait than the bound allows."""
-    alarm = runs.above("wait_rate", trainer.config.wait_rate_bound, "steps wait")
-    return runs.train(trainer, folder, alarms=[alarm], processes=processes)
+def train(trainer: Trainer, folder: Path, **options: Any) -> Iterator[dict[str, object]]:
+    """`recipes.runs.train`, with alarms where too many of a batch's steps wait, or too many pieces are said twice."""
+    alarms = (
+        runs.above("wait_rate", trainer.config.wait_rate_bound, "steps wait"),
+        runs.above("repeats", trainer.config.repeats_bound, "pieces repeat the one before"),
+    )
+    return runs.train(trainer, folder, alarms=alarms, **options)
 
 
 def _additive(model: Model, config: SftConfig) -> AdditiveRecogniser:
@@ -410,10 +410,11 @@ def _additive(model: Model, config: SftConfig) -> AdditiveRecogniser:
 def build_parser() -> argparse.ArgumentParser:
     """The command line of `python -m recipes.sft`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("config", "manifest", "alignments", "out"):
+    for name in ("config", "manifest", "alignments"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--device", default="cpu")
+    runs.add_outputs(parser)
     return parser
 
 
@@ -433,12 +434,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         print(f"{len(examples)} clips", file=sys.stderr)
         trainer = Trainer(recogniser, examples, config, processes)
-        for line in train(trainer, args.out, processes):
-            print(json.dumps(line), file=sys.stderr, flush=True)
-        trainer.take_average()
-        recogniser.eval()
-        if processes.first:
-            save(model, args.out, f"# {model.name}\n\nTrained by recipes/sft.py: {json.dumps(asdict(config))}\n")
+        shown = runs.shown_clips(args.show)
+
+        def saved() -> None:
+            now = replace(model, recogniser=trainer.trained())
+            runs.keep(
+                now,
+                args.out,
+                step=trainer.done,
+                stage="supervised training",
+                settings=asdict(config),
+                shown=shown,
+                every=args.keep_all,
+            )
+
+        options = {"saved": saved, "processes": processes, "plot": args.plot, "tensorboard": args.tensorboard}
+        for _ in runs.follow(train(trainer, args.out, **options), config.steps):
+            pass
     except (EarlybirdError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -14,39 +14,36 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import math
-import os
 import random
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 import asr
-from asr.checkpoint import save
 from asr.config import ChunkSetting
 from asr.cross_recogniser import CrossRecogniser
 from asr.ctc_tokenizer import ctc_words
 from asr.delay_targets import TimedPieces, build_targets
-from asr.errors import ConfigError
+from asr.errors import ConfigError, EarlybirdError
 from asr.model import Model
 from asr.recogniser import WAIT
-from asr.units import FRAMES_PER_STEP, STEP_SAMPLES
+from asr.units import FRAMES_PER_STEP, SAMPLE_RATE, STEP_SAMPLES
 from recipes.data import Clip, load_audio, read_manifest
-from recipes.runs import METRICS, SAVED, SHOWN_CLIPS, check_same_run, forget_after, write_samples
+from recipes.runs import Alarm, above, add_outputs, check_same_run, follow, keep, shown_clips, train
 from recipes.sessions import Plan, Session, SessionMaker, group, plan_sessions, taught_clips
 from recipes.settings import read_settings
 from recipes.streamed import Layout, decode_streamed, encode_streamed
 from recipes.teacher import full_context_features
+from recipes.updates import Trained, Updates
 
-__all__ = ["Batch", "TuneConfig", "Tuner", "make_batch", "train"]
+__all__ = ["Batch", "TuneConfig", "Tuner", "alarms", "make_batch"]
 
 MIXES: tuple[tuple[tuple[float, int, int, int], ...], ...] = (
     (
@@ -108,11 +105,17 @@ class TuneConfig:
     teacher_weight: float = 1.0
     feature_weight: float = 1.0
     ctc_weight: float = 0.2
+    accumulation: int = 1
+    bf16: bool = False
+    average_decay: float = 0.0
+    blank_rate_bound: float = 0.99
+    repeats_bound: float = 0.2
     log_every: int = 5
     save_every: int = 50
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.longest_ms, self.delay_min, self.log_every, self.save_every, self.warmup_steps) < 1:
+        counts = (self.steps, self.longest_ms, self.delay_min, self.log_every, self.save_every, self.warmup_steps)
+        if min(*counts, self.accumulation) < 1:
             raise ConfigError(f"counts must be at least 1; got {self}")
         if not 1 <= self.chunk_mix <= len(MIXES):
             raise ConfigError(f"chunk_mix is {self.chunk_mix}; there are 1 to {len(MIXES)}")
@@ -213,34 +216,48 @@ def objective(
     with torch.no_grad():
         frames = recogniser.frontend.step(batch.heard, everything, zeros)[0]
         target, counts = full_context_features(teacher, batch.clean, batch.lens)
-    memory = encode_streamed(recogniser, frames, batch.layout)
-    features = _feature_loss(memory.features, target, batch, counts)
-
     use = batch.labels >= 0
     labels = batch.labels[use]
-    logits = recogniser.decoder.logits(decode_streamed(recogniser, memory, batch.tokens, batch.block)[use])
-    log_probs = logits.log_softmax(-1)
+    with torch.autocast(frames.device.type, torch.bfloat16, enabled=config.bf16):
+        memory = encode_streamed(recogniser, frames, batch.layout)
+        features = _feature_loss(memory.features.float(), target, batch, counts)
+        logits = recogniser.decoder.logits(decode_streamed(recogniser, memory, batch.tokens, batch.block)[use])
+    log_probs = logits.float().log_softmax(-1)
     entropy = -log_probs.gather(1, labels[:, None])[:, 0]
     with torch.no_grad():
         taught = teacher.decoder(batch.tokens, target, counts)[0][use].log_softmax(-1)
         trusted = (taught.gather(1, labels[:, None])[:, 0].exp() > TRUSTED).float()
     divergence = (taught.exp() * (taught - log_probs)).sum(-1) * trusted
     loss = entropy.mean() + config.teacher_weight * divergence.mean() + config.feature_weight * features
+    said = log_probs.detach().argmax(-1)
     parts = {
         "cross_entropy": float(entropy.detach().mean()),
         "divergence": float(divergence.detach().mean()),
         "features": float(features.detach()),
-        "right": float((log_probs.detach().argmax(-1) == labels).float().mean()),
+        "right": float((said == labels).float().mean()),
         "teacher_right": float((taught.argmax(-1) == labels).float().mean()),
         "trusted": float(trusted.mean()),
+        "repeats": repeated(said, batch.tokens[use], labels),
     }
     if recogniser.ctc is not None:
-        said = recogniser.ctc(memory.final()).transpose(0, 1)
-        steps = batch.lens // STEP_SAMPLES
-        ctc = F.ctc_loss(said, batch.ctc, steps, batch.ctc_lens, blank=recogniser.ctc.blank, zero_infinity=True)
+        with torch.autocast(frames.device.type, torch.bfloat16, enabled=config.bf16):
+            heard = recogniser.ctc(memory.final())
+        steps, blank = batch.lens // STEP_SAMPLES, recogniser.ctc.blank
+        ctc = F.ctc_loss(heard.transpose(0, 1), batch.ctc, steps, batch.ctc_lens, blank=blank, zero_infinity=True)
         loss = loss + config.ctc_weight * ctc
         parts["ctc"] = float(ctc.detach())
+        blanks = (heard.detach().argmax(-1) == blank) & (torch.arange(heard.shape[1]) < steps[:, None])
+        parts["blank_rate"] = float(blanks.sum() / steps.sum())
     return loss, {"loss": float(loss.detach()), **parts}
+
+
+def repeated(said: Tensor, read: Tensor, due: Tensor) -> float:
+    """The share of rows [N] that wrongly say again the piece that they have read.
+
+    >>> repeated(torch.tensor([5, 6, 6, 7]), torch.tensor([4, 6, 6, 6]), torch.tensor([5, 6, 7, 7]))
+    0.25
+    """
+    return float(((said == read) & (due != read)).float().mean())
 
 
 def _feature_loss(features: Tensor, target: Tensor, batch: Batch, counts: Tensor) -> Tensor:
@@ -278,25 +295,22 @@ class Tuner:
         self._queue: list[list[Plan]] = []
         torch.manual_seed(config.seed)
         recogniser = _cross(model).eval().requires_grad_(False)
-        groups: list[dict[str, Any]] = []
-        for part, rate in (
+        rates = (
             (recogniser.encoder, config.encoder_rate),
             (recogniser.decoder, config.decoder_rate),
             (recogniser.ctc, config.ctc_rate),
-        ):
-            if part is not None and rate:
-                part.requires_grad_(True)
-                groups.append({"part": part, "rate": rate})
+        )
+        learning = [(part.requires_grad_(True), rate) for part, rate in rates if part is not None and rate]
         recogniser.decoder.embedding.weight.requires_grad_(False)
         recogniser.decoder.positions.requires_grad_(False)
-        self._optimiser = torch.optim.AdamW(
+        self._updates = Updates(
             [
-                {"params": [p for p in entry["part"].parameters() if p.requires_grad], "rate": entry["rate"]}
-                for entry in groups
+                Trained(weights=[weight for weight in part.parameters() if weight.requires_grad], rate=rate)
+                for part, rate in learning
             ],
-            lr=0.0,
-            betas=(0.9, 0.98),
             weight_decay=config.weight_decay,
+            clip_norm=config.clip_norm,
+            average_decay=config.average_decay,
         )
 
     def _next(self) -> tuple[list[Session], ChunkSetting, int]:
@@ -319,33 +333,35 @@ class Tuner:
         return [self._maker.make(plan) for plan in plans[:keep]], chunk, self._rng.randrange(2**31)
 
     def step(self) -> dict[str, float]:
-        """One batch, one update; its metrics.
+        """One update from `accumulation` batches, which count alike; its metrics.
 
         Raises:
             ConfigError: if the loss is not finite. The weights have not moved then.
         """
         config, recogniser = self.config, _cross(self.model)
-        sessions, chunk, seed = self._next()
-        batch = make_batch(self.model, sessions, chunk, config, seed)
-        loss, metrics = objective(recogniser, self._teacher, batch, config)
-        if not bool(torch.isfinite(loss)):
-            raise ConfigError(f"the loss of step {self.done + 1} is {metrics['loss']}; lower the rates")
+        self._updates.clear()
+        sums: dict[str, float] = {}
+        audio_samples = 0
+        for _ in range(config.accumulation):
+            sessions, chunk, seed = self._next()
+            batch = make_batch(self.model, sessions, chunk, config, seed)
+            loss, parts = objective(recogniser, self._teacher, batch, config)
+            if not bool(torch.isfinite(loss)):
+                raise ConfigError(f"the loss of step {self.done + 1} is {parts['loss']}; lower the rates")
+            (loss / config.accumulation).backward()  # type: ignore[no-untyped-call]
+            parts |= {"chunk_steps": chunk.chunk_steps, "right_frames": chunk.right_frames}
+            sums = {name: sums.get(name, 0.0) + value / config.accumulation for name, value in parts.items()}
+            audio_samples += int(batch.lens.sum())
         share = self.done / config.steps
-        scale = min(1.0, (self.done + 1) / config.warmup_steps) * (0.03 + 0.97 * (1 + math.cos(math.pi * share)) / 2)
-        for entry in self._optimiser.param_groups:
-            entry["lr"] = entry["rate"] * scale
-        self._optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        weights = [p for entry in self._optimiser.param_groups for p in entry["params"]]
-        gradient = nn.utils.clip_grad_norm_(weights, config.clip_norm)
-        self._optimiser.step()
+        warm = min(1.0, (self.done + 1) / config.warmup_steps)
+        gradient = self._updates.apply(warm * (0.03 + 0.97 * (1 + math.cos(math.pi * share)) / 2))
         self.done += 1
-        return metrics | {
-            "gradient_norm": float(gradient),
-            "chunk_steps": chunk.chunk_steps,
-            "right_frames": chunk.right_frames,
-            "audio_seconds": float(batch.lens.sum()) / 16_000,
-        }
+        return sums | {"gradient_norm": gradient, "audio_seconds": audio_samples / SAMPLE_RATE}
+
+    def trained_model(self) -> Model:
+        """A copy of the model as it is now, with the average of its weights where one is kept."""
+        with self._updates.averaged():
+            return replace(self.model, recogniser=copy.deepcopy(_cross(self.model)).requires_grad_(False))
 
     def state_dict(self) -> dict[str, Any]:
         """All that the steps to come depend on, beside the data."""
@@ -354,7 +370,7 @@ class Tuner:
             "clips": len(self._clips),
             "done": self.done,
             "weights": _cross(self.model).state_dict(),
-            "optimiser": self._optimiser.state_dict(),
+            "updates": self._updates.state_dict(),
             "queue": [
                 [([clip.audio for clip in plan.clips], plan.pauses_ms, plan.seed) for plan in plans]
                 for plans in self._queue
@@ -370,7 +386,7 @@ class Tuner:
         """
         check_same_run(state, {"config": asdict(self.config), "clips": len(self._clips)})
         _cross(self.model).load_state_dict(state["weights"])
-        self._optimiser.load_state_dict(state["optimiser"])
+        self._updates.load_state_dict(state["updates"])
         known = {clip.audio: clip for clip in self._clips}
         self.done = state["done"]
         self._queue = [
@@ -383,62 +399,57 @@ class Tuner:
         self._rng.setstate(state["random"])
 
 
-def train(
-    tuner: Tuner, folder: Path, saved_checkpoint: Callable[[], None] = lambda: None
-) -> Iterator[dict[str, float]]:
-    """Runs to the end from what `folder` holds of an earlier call; yields each line of metrics.jsonl as written.
-
-    Args:
-        saved_checkpoint: called after each save.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    saved, config = folder / SAVED, tuner.config
-    if saved.exists():
-        tuner.load_state_dict(torch.load(saved, weights_only=True))
-    forget_after(folder / METRICS, tuner.done)
-    sums: dict[str, float] = {}
-    begin = time.monotonic()
-    while tuner.done < config.steps:
-        for name, value in tuner.step().items():
-            sums[name] = sums.get(name, 0.0) + value / config.log_every
-        if tuner.done % config.log_every == 0:
-            line = {"step": tuner.done, "seconds": time.monotonic() - begin, **sums}
-            with (folder / METRICS).open("a") as file:
-                file.write(json.dumps(line) + "\n")
-            yield line
-            sums = {}
-        if tuner.done % config.save_every == 0 or tuner.done == config.steps:
-            torch.save(tuner.state_dict(), saved.with_suffix(".tmp"))
-            os.replace(saved.with_suffix(".tmp"), saved)
-            save(tuner.model, folder / "checkpoint", f"# {tuner.model.name}\n\nAfter {tuner.done} steps of tuning.\n")
-            saved_checkpoint()
+def alarms(tuner: Tuner) -> tuple[Alarm, ...]:
+    """Where the CTC head falls silent, or the decoder says again what it has just read."""
+    config = tuner.config
+    repeats = above("repeats", config.repeats_bound, "pieces repeat the one before")
+    if _cross(tuner.model).ctc is None:
+        return (repeats,)
+    return (above("blank_rate", config.blank_rate_bound, "CTC head's steps are blank"), repeats)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """See the module's text."""
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of `python -m recipes.tune`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path)
     parser.add_argument("--model", required=True)
     parser.add_argument("--teacher", help="the full-context teacher, where it is not the model as given")
     parser.add_argument("--data", type=Path, nargs=2, action="append", required=True, metavar=("MANIFEST", "WORDS"))
     parser.add_argument("--noise", type=Path)
-    parser.add_argument("--show", type=Path, help="a manifest: its first clips are transcribed at every save")
-    parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args(argv)
-    config = TuneConfig() if args.config is None else read_settings(TuneConfig, args.config)
-    clips, words = taught_clips(args.data)
-    noises = [load_audio(clip.path) for clip in read_manifest(args.noise)] if args.noise is not None else []
-    noises = [noise for noise in noises if noise.shape[0] > 16_000]
-    model = asr.load(args.model)
-    teacher = copy.deepcopy(model) if args.teacher is None else asr.load(args.teacher)
-    tuner = Tuner(model, teacher, clips, SessionMaker(words, noises), config)
-    shown = read_manifest(args.show)[:SHOWN_CLIPS] if args.show is not None else ()
+    add_outputs(parser)
+    return parser
 
-    def show() -> None:
-        write_samples(model, shown, args.out / "samples.jsonl", step=tuner.done)
 
-    for line in train(tuner, args.out, show):
-        print(json.dumps({k: round(v, 4) for k, v in line.items()}), file=sys.stderr, flush=True)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 0 when tuned, 2 when a setting or a file is wrong."""
+    args = build_parser().parse_args(argv)
+    try:
+        config = TuneConfig() if args.config is None else read_settings(TuneConfig, args.config)
+        clips, words = taught_clips(args.data)
+        noises = [load_audio(clip.path) for clip in read_manifest(args.noise)] if args.noise is not None else []
+        noises = [noise for noise in noises if noise.shape[0] > SAMPLE_RATE]
+        model = asr.load(args.model)
+        teacher = copy.deepcopy(model) if args.teacher is None else asr.load(args.teacher)
+        tuner = Tuner(model, teacher, clips, SessionMaker(words, noises), config)
+        shown = shown_clips(args.show)
+
+        def saved() -> None:
+            keep(
+                tuner.trained_model(),
+                args.out,
+                step=tuner.done,
+                stage="tuning",
+                settings=asdict(config),
+                shown=shown,
+                every=args.keep_all,
+            )
+
+        options = {"plot": args.plot, "tensorboard": args.tensorboard}
+        for _ in follow(train(tuner, args.out, alarms=alarms(tuner), saved=saved, **options), config.steps):
+            pass
+    except (EarlybirdError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

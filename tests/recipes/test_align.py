@@ -25,6 +25,7 @@ from recipes.align import (
     Unalignable,
     WordAligner,
     align_manifest,
+    group_spans,
     main,
     read_alignments,
     spoken_words,
@@ -258,15 +259,15 @@ def test_words_the_dictionary_lacks_are_added_once_each() -> None:
 def test_a_hyphenated_word_spans_its_parts() -> None:
     words = ["a", "well-known", "-", "fact"]
     spans = [(0, 100), (100, 300), (320, 700), (800, 1200)]
-    aligned = align_module._group_spans(words, spoken_words(" ".join(words)), spans, duration_ms=2000)
+    aligned = group_spans(words, spoken_words(" ".join(words)), spans, duration_ms=2000)
     assert [(word.start_ms, word.end_ms) for word in aligned] == [(0, 100), (100, 700), (700, 700), (800, 1200)]
 
 
 def test_times_stay_within_the_clip() -> None:
     # The last frame may reach past the last sample.
-    (word,) = align_module._group_spans(["a"], [["a"]], [(1990, 2010)], duration_ms=1995)
+    (word,) = group_spans(["a"], [["a"]], [(1990, 2010)], duration_ms=1995)
     assert (word.start_ms, word.end_ms) == (1990, 1995)
-    (word,) = align_module._group_spans(["a"], [["a"]], [(2000, 2010)], duration_ms=1995)
+    (word,) = group_spans(["a"], [["a"]], [(2000, 2010)], duration_ms=1995)
     assert word.start_ms < word.end_ms == 1995
 
 
@@ -285,7 +286,7 @@ def grouped_spans(draw: st.DrawFn) -> tuple[list[list[str]], list[tuple[int, int
 def test_every_word_has_its_own_time_in_order(case: tuple[list[list[str]], list[tuple[int, int]]]) -> None:
     groups, spans = case
     words = [f"w{i}" for i in range(len(groups))]
-    aligned = align_module._group_spans(words, groups, spans, duration_ms=10_000)
+    aligned = group_spans(words, groups, spans, duration_ms=10_000)
     assert [word.text for word in aligned] == words
     last = 0
     for group, word in zip(groups, aligned, strict=True):

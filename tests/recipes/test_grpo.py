@@ -292,7 +292,35 @@ def test_groups_that_all_score_the_same_teach_nothing(tmp_path: Path, monkeypatc
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
+    read = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in read]
+
+
+@pytest.mark.usefixtures("uneven")
+@pytest.mark.parametrize("change", [{"segment_credit": True}, {"iterations": 2}])
+def test_a_step_in_parts_is_the_step_at_once(tmp_path: Path, change: dict[str, Any]) -> None:
+    config = replace(CONFIG, recordings=3, decoder_rate=0.0, **change)
+    runs = [run_of(tmp_path / str(parts), replace(config, accumulation=parts)) for parts in (1, 2, 9)]
+    whole, *others = [[run.step() for _ in range(2)] for run in runs]
+    for metrics in others:
+        for mine, theirs in zip(metrics, whole, strict=True):
+            assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-5)
+    assert runs[0].shown == runs[2].shown
+
+
+@pytest.mark.usefixtures("uneven")
+def test_the_trained_model_has_the_average_where_one_is_kept(tmp_path: Path) -> None:
+    run = run_of(tmp_path, replace(CONFIG, average_decay=0.5, lora_rank=2))
+    before = copied(run)
+    up = next(key for key in before if key.endswith(".up"))
+    run.step()
+    after = copied(run)
+    merged = run.trained_model().recogniser.state_dict()
+    base, down = up.replace(".up", ".base.weight"), up.replace(".up", ".down")
+    mean = {key: (before[key] + after[key]) / 2 for key in (up, down)}
+    expected = before[base] + run.config.lora_alpha / 2 * mean[up] @ mean[down]
+    torch.testing.assert_close(merged[up.replace(".up", ".weight")], expected)
+    assert not prefixes(after, copied(run))
 
 
 @pytest.mark.usefixtures("uneven")

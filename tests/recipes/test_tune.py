@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -21,11 +21,12 @@ from asr.model import Model
 from asr.units import STEP_SAMPLES
 from recipes import tune
 from recipes.data import Clip, read_manifest
-from recipes.runs import METRICS, SAVED
+from recipes.runs import METRICS, SAVED, train
 from recipes.sessions import Session, SessionMaker
+from recipes.settings import read_settings
 from recipes.teacher import TaughtWord
-from recipes.tune import TuneConfig, Tuner, main, make_batch, objective, train
-from tests.tiny_model import bursts, tiny_additive_model, tiny_ctc_model
+from recipes.tune import TuneConfig, Tuner, alarms, main, make_batch, objective
+from tests.tiny_model import bursts, tiny_additive_model, tiny_ctc_model, tiny_model
 
 CONFIG = TuneConfig(
     steps=6, batch_seconds=3.0, longest_ms=1900, delay_min=2, delay_max=2, warmup_steps=2, log_every=1, save_every=2
@@ -200,19 +201,101 @@ def lines(folder: Path) -> list[dict[str, float]]:
 @pytest.mark.usefixtures("few_chunks")
 def test_a_run_that_was_killed_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
     whole = tuner(tmp_path / "a")
-    list(train(whole, tmp_path / "whole"))
-    running = train(tuner(tmp_path / "b"), tmp_path / "killed")
+    list(train(whole, tmp_path / "whole", alarms=alarms(whole)))
+    killed = tuner(tmp_path / "b")
+    running = train(killed, tmp_path / "killed", alarms=alarms(killed))
     for _ in range(CONFIG.save_every + 1):  # it stops behind a save, before the next one
         next(running)
     running.close()
     random.seed(99)
     torch.manual_seed(99)
     again = tuner(tmp_path / "c")
-    assert [line["step"] for line in train(again, tmp_path / "killed")] == [3, 4, 5, 6]
+    assert [line["step"] for line in train(again, tmp_path / "killed", alarms=alarms(again))] == [3, 4, 5, 6]
     assert lines(tmp_path / "killed") == lines(tmp_path / "whole")
     for name, weight in cross(whole.model).state_dict().items():
         assert torch.equal(weight, cross(again.model).state_dict()[name]), name
-    assert (tmp_path / "killed" / "checkpoint" / "model.safetensors").is_file()
+
+
+@pytest.mark.usefixtures("few_chunks")
+def test_a_step_of_two_batches_has_the_mean_of_their_gradients(tmp_path: Path) -> None:
+    """Without rates that move anything, two steps of one batch hear what one step of two does."""
+    still = replace(CONFIG, encoder_rate=1e-30, decoder_rate=1e-30, ctc_rate=1e-30, clip_norm=1e9, weight_decay=0.0)
+    single, double = tuner(tmp_path / "a", still), tuner(tmp_path / "b", replace(still, accumulation=2))
+    weight, theirs = (cross(one.model).decoder.norm.weight for one in (single, double))
+    metrics, gradients = [], []
+    for _ in range(2):
+        metrics.append(single.step())
+        assert weight.grad is not None
+        gradients.append(weight.grad.clone())
+    found = double.step()
+    for name in ("loss", "ctc", "features", "chunk_steps", "blank_rate"):
+        assert found[name] == pytest.approx(sum(one[name] for one in metrics) / 2, rel=1e-5), name
+    assert found["audio_seconds"] == pytest.approx(sum(one["audio_seconds"] for one in metrics))
+    assert theirs.grad is not None
+    torch.testing.assert_close(theirs.grad, (gradients[0] + gradients[1]) / 2)
+
+
+@pytest.mark.usefixtures("few_chunks")
+def test_bfloat16_is_near_and_the_weights_stay_in_float32(tmp_path: Path) -> None:
+    losses = [tuner(tmp_path / str(bf16), replace(CONFIG, bf16=bf16)).step()["loss"] for bf16 in (False, True)]
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+    assert losses[1] != losses[0]
+
+
+@pytest.mark.usefixtures("few_chunks")
+def test_the_checkpoint_has_the_average_where_one_is_kept(tmp_path: Path) -> None:
+    one = tuner(tmp_path, replace(CONFIG, average_decay=0.5))
+    weight = cross(one.model).decoder.norm.weight
+    start = weight.detach().clone()
+    one.step()
+    moved = weight.detach().clone()
+    trained = cross(one.trained_model())
+    torch.testing.assert_close(trained.decoder.norm.weight, (start + moved) / 2)
+    assert torch.equal(weight, moved)
+    assert not trained.decoder.norm.weight.requires_grad
+    assert torch.equal(cross(tuner(tmp_path / "plain").trained_model()).decoder.norm.weight, start)
+
+
+@pytest.mark.usefixtures("few_chunks")
+def test_alarms_of_a_silent_ctc_head_and_of_pieces_said_twice(tmp_path: Path) -> None:
+    one = tuner(tmp_path, replace(CONFIG, blank_rate_bound=0.5, repeats_bound=0.1))
+    head, decoder = cross(one.model).ctc, cross(one.model).decoder
+    assert head is not None
+    head.out.bias.data[head.blank] += 1e3  # says nothing
+    embedding = decoder.embedding.weight
+    embedding.data[40] = 0.0
+    batch = make_batch(one.model, [session(12)], chunk(2), CONFIG, seed=1)
+    with torch.no_grad():
+        _, metrics = objective(cross(one.model), copy.deepcopy(cross(one.model)), batch, CONFIG)
+    assert metrics["blank_rate"] == 1.0
+    silent, twice = alarms(one)
+    raised = silent(metrics)
+    assert raised is not None
+    assert raised["alarm"] == "1.000 of the CTC head's steps are blank; the bound is 0.5"
+    assert twice({"repeats": 0.1}) is None
+    assert twice({"repeats": 0.2}) is not None
+
+
+def test_a_piece_said_again_is_a_repeat_unless_it_is_due(model: Model) -> None:
+    """A decoder that says what it has read repeats, but where the text has the piece twice."""
+    twice = (WORDS[0], replace(WORDS[1], pieces=(41,)))
+    decoder = cross(model).decoder
+    for name, weight in decoder.named_parameters():
+        if "embedding" not in name and "norm" not in name:
+            weight.data.zero_()
+    embedding = decoder.embedding.weight
+    embedding.data = torch.nn.functional.normalize(embedding.data - embedding.data.mean(1, keepdim=True), dim=1)
+    batch = make_batch(model, [session(12, twice)], chunk(2), CONFIG, seed=1)
+    with torch.no_grad():
+        _, metrics = objective(cross(model), copy.deepcopy(cross(model)), batch, CONFIG)
+    assert metrics["right"] == 0.25
+    assert metrics["repeats"] == 0.75
+
+
+def test_only_a_model_with_a_ctc_head_can_fall_silent_in_it(tmp_path: Path) -> None:
+    plain = tiny_model(tmp_path)
+    clips, maker = recorded(tmp_path)
+    assert len(alarms(Tuner(plain, copy.deepcopy(plain), clips, maker, CONFIG))) == 1
 
 
 @pytest.mark.usefixtures("few_chunks")
@@ -280,7 +363,7 @@ def test_the_command_tunes_what_has_words_and_saves_a_model(tmp_path: Path) -> N
     (tmp_path / "words" / "teacher.jsonl").write_text("".join(json.dumps(line) + "\n" for line in taught))
     (tmp_path / "tune.yaml").write_text("steps: 2\nsave_every: 1\nlog_every: 1\nlongest_ms: 1900\nbatch_seconds: 2\n")
     data = ["--data", str(tmp_path / "clips.jsonl"), str(tmp_path / "words"), "--noise", str(tmp_path / "clips.jsonl")]
-    data += ["--show", str(tmp_path / "clips.jsonl")]
+    data += ["--show", str(tmp_path / "clips.jsonl"), "--plot"]
     out = tmp_path / "out"
     command = ["--config", str(tmp_path / "tune.yaml"), "--model", str(tmp_path / "model"), *data, "--out", str(out)]
     assert main(command) == 0
@@ -291,7 +374,21 @@ def test_the_command_tunes_what_has_words_and_saves_a_model(tmp_path: Path) -> N
         cross(tuned).encoder.layers[0].attention.query.weight, cross(untuned).encoder.layers[0].attention.query.weight
     )
     assert [line["step"] for line in lines(out)] == [1, 2]
+    assert (out / "metrics.png").is_file()
     assert len((out / "samples.jsonl").read_text().splitlines()) == 10
+
+
+def test_what_is_wrong_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = ["--data", str(tmp_path / "none.jsonl"), str(tmp_path), "--out", str(tmp_path / "out")]
+    assert main(["--model", str(tmp_path), *data]) == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_the_file_in_the_project_names_every_setting() -> None:
+    path = Path(asr.__file__).parent.parent / "recipes/configs/tune.yaml"
+    named = {line.split(":")[0] for line in path.read_text().splitlines() if not line.startswith("#")}
+    assert named == {field.name for field in fields(TuneConfig)}
+    assert read_settings(TuneConfig, path) == replace(TuneConfig(), steps=450, save_every=25)
 
 
 def test_a_mix_of_chunks_that_is_not_there_is_refused() -> None:
