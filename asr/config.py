@@ -128,7 +128,7 @@ class GateConfig:
         careful_tokens: so many tokens after a pause are unsure whatever their probability.
         least_evidence: the first token after a pause is not written below this many CTC labels around it times its
             probability: noises resemble a word a little, and then the decoder guesses.
-        evidence_frames: how far ahead of the token those labels count.
+        evidence_frames: how far ahead of the token those labels count: soon after it, they are of the same speech.
         same_place_frames: a word read within so many frames of the same word lately is a repeat.
         stuck_frames: a text so far behind the edge lets go of the guards against repeats.
         threshold: log-odds from which on a gate that learns opens.
@@ -146,7 +146,7 @@ class GateConfig:
     sure_probability: float = 0.5
     careful_tokens: int = 3
     least_evidence: float = 0.0
-    evidence_frames: int = 60
+    evidence_frames: int = 200
     pause_frames: int = 50
     same_place_frames: int = 13
     stuck_frames: int = 60

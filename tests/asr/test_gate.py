@@ -177,7 +177,7 @@ def test_what_is_nearly_barred_opens(why: str) -> None:
 
 FIRST: dict[str, Any] = {"since_pause": 0, "probability": 0.25}
 """A token that begins a text, and is not likely: it may be a noise."""
-GUARDED = replace(CONFIG, least_evidence=0.5)
+GUARDED = replace(CONFIG, least_evidence=0.5, evidence_frames=60)
 
 
 @pytest.mark.parametrize(
