@@ -1,8 +1,9 @@
 """Long trials: endless speech, noise without a word, and the stream against the file.
 
 `python -m recipes.soak long --model M --manifest DEV.jsonl [--alignments A.jsonl] --minutes 30 --out R.json`
-joins clips to one recording, feeds it fast to one session in random pieces and reports memory by the minute, the word
-error rate beside that of the clips one by one, and the errors near the re-anchorings beside those elsewhere.
+joins clips to one recording (all of them again, in another order, while there is not enough), feeds it fast to one
+session in random pieces and reports memory by the minute, what a chunk costs in the first and in the last minutes, the
+word error rate beside that of the clips one by one, and the errors near the re-anchorings beside those elsewhere.
 `… noise --manifest NOISE.jsonl --seconds 300` reports every word written in digital silence, white and pink noise and
 each recording of the manifest, at several levels. `… equal --manifest DEV.jsonl --clips 100` compares files with
 sessions that get the same bytes in random pieces.
@@ -17,7 +18,9 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,10 +49,14 @@ from streaming.session import Session
 LEVELS_DB = (-60, -50, -40, -30, -20)
 LARGEST_PIECE = SAMPLE_RATE // 2
 NEAR_MS = 2000
+WARM_UP_MINUTES = 5
+"""Of audio, left out where growth is judged; of a short run no more than half."""
+COST_MINUTES = 10
+"""The first and the last so many minutes behind the warm-up are compared; of a short run no more than half of them."""
 Report = dict[str, Any]
 
 
-# -- memory --------------------------------------------------------------------------------------------------------
+# -- memory and cost -------------------------------------------------------------------------------------------------
 
 
 def resident_bytes() -> int | None:
@@ -78,27 +85,82 @@ class Run:
         transcript: its words.
         re_anchors_ms: how much audio was decoded when each re-anchoring was seen.
         state_bytes, resident: at each minute of audio; resident in bytes.
+        chunk_seconds: what each whole chunk cost, of the clock; what completes several at once is shared out.
     """
 
     transcript: Transcript
     re_anchors_ms: tuple[int, ...]
     state_bytes: tuple[int, ...]
     resident: tuple[int, ...]
+    chunk_seconds: Sequence[float]
 
 
-def run_long(model: Model, samples: Samples, *, delay_ms: int, chunk_ms: int, seed: int) -> Run:
-    """Feeds [N] samples to one session in random pieces of up to half a second, as fast as they are decoded."""
+def cost_report(chunk_seconds: Sequence[float], *, chunk_ms: int) -> Report | None:
+    """What a chunk costs in the first minutes behind the warm-up, in the last ones, and how it rises over the hours.
+
+    Args:
+        chunk_seconds: of each chunk of the audio, in order.
+        chunk_ms: how much audio a chunk is.
+    Returns:
+        Milliseconds a chunk; None for runs of less than 4 minutes, of which too little is left to compare.
+    """
+    each = 60_000 // chunk_ms
+    minutes = [np.array(chunk_seconds[at : at + each]) * 1000 for at in range(0, len(chunk_seconds) - each + 1, each)]
+    minutes = minutes[min(WARM_UP_MINUTES, len(minutes) // 2) :]
+    window = min(COST_MINUTES, len(minutes) // 2)
+    if not window:
+        return None
+    first, last = np.concatenate(minutes[:window]), np.concatenate(minutes[-window:])
+    medians = [float(np.median(minute)) for minute in minutes]
+    rise = slope(medians)
+    assert rise is not None  # there are two minutes
+    return {
+        "chunks": len(chunk_seconds),
+        "minutes_compared": window,
+        "first_median_ms": round(float(np.median(first)), 3),
+        "last_median_ms": round(float(np.median(last)), 3),
+        "ratio": round(float(np.median(last) / np.median(first)), 4),
+        "first_mean_ms": round(float(first.mean()), 3),
+        "last_mean_ms": round(float(last.mean()), 3),
+        "mean_ratio": round(float(last.mean() / first.mean()), 4),
+        "median_rise_ms_per_hour": round(60 * rise, 4),
+        "minute_medians_ms": [round(median, 3) for median in medians],
+    }
+
+
+def run_long(
+    model: Model,
+    samples: Samples,
+    *,
+    delay_ms: int,
+    chunk_ms: int,
+    seed: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Run:
+    """Feeds [N] samples to one session in random pieces of up to half a second, as fast as they are decoded.
+
+    Args:
+        clock: gives seconds.
+    """
     rng = random.Random(seed)
+    chunk_samples = chunk_ms * SAMPLE_RATE // 1000
     chunk = model.settings(delay_ms=delay_ms, chunk_ms=chunk_ms).chunk
     engine = StreamEngine(model, slots=1, chunks=[chunk])
     marks: list[int] = []
     state_bytes, resident = [engine.state_bytes], [resident_bytes() or 0]
-    fed = 0
+    fed, unshared = 0, 0.0
+    chunk_seconds = array("d")  # 8 bytes a chunk: hours of them must not look like memory that grows
     with Session(model, delay_ms=delay_ms, chunk_ms=chunk_ms, engine=engine) as session:
         for piece in cut_pieces(samples, largest=LARGEST_PIECE, rng=rng):
+            begin = clock()
             session.feed_audio(piece)
-            fed += len(piece)
             session.events()
+            unshared += clock() - begin
+            chunks = (fed + len(piece)) // chunk_samples - fed // chunk_samples
+            fed += len(piece)
+            if chunks:
+                chunk_seconds.extend([unshared / chunks] * chunks)
+                unshared = 0.0
             marks += [samples_to_ms(fed)] * (session.stats.re_anchors - len(marks))
             if fed // (60 * SAMPLE_RATE) >= len(state_bytes):
                 state_bytes.append(engine.state_bytes)
@@ -112,6 +174,7 @@ def run_long(model: Model, samples: Samples, *, delay_ms: int, chunk_ms: int, se
         re_anchors_ms=tuple(marks),
         state_bytes=tuple(state_bytes),
         resident=tuple(resident),
+        chunk_seconds=chunk_seconds,
     )
 
 
@@ -138,7 +201,13 @@ def heard_words(transcript: Transcript, *, offset_ms: int = 0) -> list[TimedText
 
 
 def long_report(
-    joined: Joined, run: Run, alone: Mapping[str, Transcript], aligned: Mapping[str, AlignedClip], *, near_ms: int
+    joined: Joined,
+    run: Run,
+    alone: Mapping[str, Transcript],
+    aligned: Mapping[str, AlignedClip],
+    *,
+    chunk_ms: int,
+    near_ms: int,
 ) -> Report:
     """What a long run shows.
 
@@ -146,6 +215,7 @@ def long_report(
         joined: what was fed; run: what came of it.
         alone: by audio name, each clip's transcript decoded by itself.
         aligned: word times, by audio name; clips without have theirs spread evenly.
+        chunk_ms: how much audio each of the run's chunks is.
         near_ms: how near to a re-anchoring is near.
     """
     pairs = [(placed, reference_words(placed, aligned.get(placed.clip.audio))) for placed in joined.placed]
@@ -156,12 +226,14 @@ def long_report(
     one_by_one = sum_word_errors(
         count_errors(placed.clip.text or "", alone[placed.clip.audio].text) for placed in joined.placed
     )
-    resident_mb = [value / 2**20 for value in run.resident[1:]]
+    resident_mb = [value / 2**20 for value in run.resident]
+    settled_mb = resident_mb[min(WARM_UP_MINUTES, len(resident_mb) // 2) :]
     return {
         "check": "long",
         "minutes": round(len(joined.samples) / SAMPLE_RATE / 60, 2),
         "clips": len(joined.placed),
         "settings": dict(run.transcript.settings),
+        "chunk_cost": cost_report(run.chunk_seconds, chunk_ms=chunk_ms),
         "stats": run.transcript.stats.to_json(),
         "long": _errors(count_errors(joined.text, run.transcript.text)),
         "one_by_one": _errors(one_by_one),
@@ -181,7 +253,7 @@ def long_report(
         "re_anchors_ms": list(run.re_anchors_ms),
         "state_bytes": sorted(set(run.state_bytes)),
         "resident_mb": [round(value, 1) for value in resident_mb],
-        "resident_mb_per_minute": slope(resident_mb),
+        "resident_mb_per_minute": slope(settled_mb),
         "passed": len(set(run.state_bytes)) == 1,
     }
 
@@ -216,7 +288,8 @@ def check_long(model: Model, args: argparse.Namespace) -> Report:
     run = run_long(model, joined.samples, delay_ms=args.delay_ms, chunk_ms=args.chunk_ms, seed=args.seed)
     once = {placed.clip.audio: placed.clip for placed in joined.placed}
     jobs = ((name, iter([load_audio(clip.path).numpy()])) for name, clip in once.items())
-    return long_report(joined, run, dict(_decoded(jobs, model, args)), aligned, near_ms=NEAR_MS)
+    alone = dict(_decoded(jobs, model, args))
+    return long_report(joined, run, alone, aligned, chunk_ms=args.chunk_ms, near_ms=NEAR_MS)
 
 
 # -- noise -----------------------------------------------------------------------------------------------------------

@@ -18,11 +18,12 @@ from asr.units import SAMPLE_RATE
 from asr.words import DecodeStats, Transcript, Word
 from recipes.align import AlignedClip, AlignedWord
 from recipes.data import Clip
-from recipes.mixing import Joined, Placed, rms_db
+from recipes.mixing import Joined, Placed, cut_pieces, rms_db
 from recipes.soak import (
     Run,
     both_ways,
     build_parser,
+    cost_report,
     equal_report,
     heard_words,
     long_report,
@@ -91,6 +92,51 @@ def test_a_long_run_writes_what_the_file_path_writes_and_its_state_stays(model: 
     assert 0 < run.re_anchors_ms[0] < run.re_anchors_ms[-1] <= 65_000
 
 
+def test_every_chunk_has_its_share_of_the_clock(model: Model) -> None:
+    ticks = iter(range(100_000))
+    samples = bursts(20).numpy()
+    run = run_long(model, samples, delay_ms=160, chunk_ms=80, seed=1, clock=lambda: float(next(ticks)))
+    # The clock moves on by 1 between two looks, so that each piece takes 1 s; pieces are up to six chunks long.
+    assert len(run.chunk_seconds) == 20_000 // 80
+    pieces = len(cut_pieces(samples, largest=8000, rng=random.Random(1)))
+    assert sum(run.chunk_seconds) == pytest.approx(pieces)
+    assert min(run.chunk_seconds) == pytest.approx(1 / 7, abs=0.03)
+
+
+def minutes_of(*seconds: float) -> list[float]:
+    """What chunks cost that are 30 s long, two a minute."""
+    return [cost for cost in seconds for _ in range(2)]
+
+
+def test_what_a_chunk_costs_in_the_last_minutes_beside_the_first() -> None:
+    # Two slow minutes are the warm-up; then each minute costs 2 ms more a chunk.
+    report = cost_report(minutes_of(0.9, 0.9, 0.1, 0.102, 0.104), chunk_ms=30_000)
+    assert report is not None
+    assert (report["chunks"], report["minutes_compared"]) == (10, 1)
+    assert (report["first_median_ms"], report["last_median_ms"], report["ratio"]) == (100.0, 104.0, 1.04)
+    assert (report["first_mean_ms"], report["last_mean_ms"], report["mean_ratio"]) == (100.0, 104.0, 1.04)
+    assert report["median_rise_ms_per_hour"] == 120.0
+    assert report["minute_medians_ms"] == [100.0, 102.0, 104.0]
+
+
+def test_a_long_run_leaves_out_five_minutes_and_compares_ten() -> None:
+    report = cost_report(minutes_of(*[9.0] * 5, *[0.1] * 10, *[5.0] * 80, *[0.2] * 10), chunk_ms=30_000)
+    assert report is not None
+    assert (report["minutes_compared"], report["ratio"]) == (10, 2.0)
+
+
+def test_one_slow_chunk_moves_the_mean_alone() -> None:
+    report = cost_report([0.1] * 12 + [0.1, 0.1, 0.4], chunk_ms=20_000)
+    assert report is not None
+    assert (report["ratio"], report["mean_ratio"]) == (1.0, 2.0)
+
+
+def test_short_runs_have_no_minutes_to_compare() -> None:
+    assert cost_report(minutes_of(0.1, 0.1, 0.1, 0.1), chunk_ms=30_000) is not None
+    assert cost_report(minutes_of(0.1, 0.1), chunk_ms=30_000) is None
+    assert cost_report([], chunk_ms=320) is None
+
+
 # -- long: the report ------------------------------------------------------------------------------------------------
 
 
@@ -120,12 +166,18 @@ def test_the_long_report_keeps_apart_what_is_near_a_re_anchoring() -> None:
         for text, end_ms in spoken
     )
     transcript = Transcript(words=words, audio_samples=960_000, settings={"chunk_ms": 320})
-    run = Run(transcript=transcript, re_anchors_ms=(2500,), state_bytes=(8, 8), resident=(2**20, 2 * 2**20, 5 * 2**20))
+    run = Run(
+        transcript=transcript,
+        re_anchors_ms=(2500,),
+        state_bytes=(8, 8),
+        resident=(2**20, 2 * 2**20, 5 * 2**20),
+        chunk_seconds=(),
+    )
     alone = {"a": heard("red cat sat", seconds=3), "b": heard("old dog big run", seconds=3)}
-    report = long_report(joined, run, alone, {}, near_ms=2000)
+    report = long_report(joined, run, alone, {}, chunk_ms=320, near_ms=2000)
     assert report["passed"]
     assert (report["minutes"], report["clips"], report["state_bytes"]) == (1.0, 2, [8])
-    assert (report["resident_mb"], report["resident_mb_per_minute"]) == ([2.0, 5.0], 3.0)
+    assert (report["resident_mb"], report["resident_mb_per_minute"]) == ([1.0, 2.0, 5.0], 3.0)
     assert report["long"] == {"wer": 33.33, "words": 6, "substitutions": 0, "deletions": 1, "insertions": 1}
     assert report["one_by_one"]["wer"] == 33.33
     near, elsewhere = report["places"]["long"]["near"], report["places"]["long"]["elsewhere"]
@@ -141,8 +193,8 @@ def test_the_long_report_keeps_apart_what_is_near_a_re_anchoring() -> None:
 def test_a_state_that_grows_does_not_pass() -> None:
     placed = (Placed(clip=clip("a", "one"), start=0, end=16_000),)
     joined = Joined(samples=np.zeros(SAMPLE_RATE, dtype=np.float32), placed=placed)
-    run = Run(transcript=heard("one"), re_anchors_ms=(), state_bytes=(8, 9), resident=(1,))
-    report = long_report(joined, run, {"a": heard("one")}, {}, near_ms=2000)
+    run = Run(transcript=heard("one"), re_anchors_ms=(), state_bytes=(8, 9), resident=(1,), chunk_seconds=())
+    report = long_report(joined, run, {"a": heard("one")}, {}, chunk_ms=320, near_ms=2000)
     assert not report["passed"]
     assert report["state_bytes"] == [8, 9]
     assert report["resident_mb_per_minute"] is None
