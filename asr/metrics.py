@@ -239,6 +239,71 @@ def _units(words: Sequence[str]) -> tuple[list[str], list[int]]:
     return [unit for unit, _ in pairs], [i for _, i in pairs]
 
 
+MARKS = ",.?!"
+
+
+@dataclass(frozen=True)
+class MarkCounts:
+    """Marks behind the words that were recognised exactly, and their capitals.
+
+    Attributes:
+        hits: marks at their place; written: in the hypothesis; wanted: in the reference.
+        capitals: words that begin with a capital in both or in neither; words: how many were compared.
+    """
+
+    hits: int = 0
+    written: int = 0
+    wanted: int = 0
+    capitals: int = 0
+    words: int = 0
+
+    def __add__(self, other: MarkCounts) -> MarkCounts:
+        return MarkCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def f1(self) -> float | None:
+        """Harmonic mean of precision and recall of the marks; None where there are none.
+
+        >>> MarkCounts(hits=1, written=2, wanted=2).f1()
+        0.5
+        """
+        return 2 * self.hits / (self.written + self.wanted) if self.written + self.wanted else None
+
+
+def count_marks(reference: str, hypothesis: str) -> MarkCounts:
+    """Comma, full stop, question and exclamation mark, each its own, behind exactly recognised words.
+
+    A reference in capitals alone, or without a mark, was never punctuated: it counts nothing.
+
+    Raises:
+        ConfigError: if the extra `eval` is not installed.
+
+    >>> count_marks("Well, he came.", "Well he came.")
+    MarkCounts(hits=1, written=1, wanted=2, capitals=3, words=3)
+    >>> count_marks("HE CAME", "He came.")
+    MarkCounts(hits=0, written=0, wanted=0, capitals=0, words=0)
+    """
+    if reference.isupper() or not any(mark in reference for mark in MARKS):
+        return MarkCounts()
+    wanted, written = reference.split(), hypothesis.split()
+    counts = MarkCounts()
+    for i, j in align_words(wanted, written).matched:
+        theirs, ours = _mark(wanted[i]), _mark(written[j])
+        counts += MarkCounts(
+            hits=int(theirs == ours != ""),
+            written=int(ours != ""),
+            wanted=int(theirs != ""),
+            capitals=int(wanted[i][:1].isupper() == written[j][:1].isupper()),
+            words=1,
+        )
+    return counts
+
+
+def _mark(word: str) -> str:
+    """The mark that a word ends with, quotes and brackets aside."""
+    last = word.rstrip("\"')]”’")[-1:]
+    return last if last in MARKS else ""
+
+
 class EndedWord(Protocol):
     """A reference word with its acoustic end in milliseconds."""
 

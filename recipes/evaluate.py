@@ -28,10 +28,12 @@ from asr.metrics import (
     CorpusErrors,
     DelayStats,
     EditCounts,
+    MarkCounts,
     WordDelays,
     bootstrap_interval,
     count_character_errors,
     count_corpus,
+    count_marks,
     delay_stats,
     word_delays,
 )
@@ -119,6 +121,7 @@ def scores(
         "interval": _interval(errors.clips),
         "cer": round(100 * sum(characters, CharacterErrors()).rate(), 2),
         "cer_interval": _interval(characters),
+        "marks": _marks(clips, results),
         "delay": _delay(delay_stats(delays["all"])),
         "histogram": awed.histogram([delay for clip in delays["all"] for delay in clip.delays_ms]),
         "subsets": {
@@ -134,6 +137,13 @@ def scores(
         },
         "empty_reference_insertions": errors.empty_references.insertions,
     }
+
+
+def _marks(clips: Sequence[Clip], results: Mapping[str, Transcript]) -> dict[str, object]:
+    """Over the clips whose reference is punctuated."""
+    marks = sum((count_marks(clip.text or "", results[clip.audio].text) for clip in clips), MarkCounts())
+    capitals = marks.capitals / marks.words if marks.words else None
+    return {"f1": _rounded(marks.f1()), "wanted": marks.wanted, "capitals": _rounded(capitals), "words": marks.words}
 
 
 def audio_seconds(clips: Sequence[Clip]) -> float:

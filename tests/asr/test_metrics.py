@@ -16,6 +16,7 @@ from asr import metrics
 from asr.errors import ConfigError
 from asr.metrics import (
     CharacterErrors,
+    MarkCounts,
     WordDelays,
     WordErrors,
     align_words,
@@ -23,6 +24,7 @@ from asr.metrics import (
     count_character_errors,
     count_corpus,
     count_errors,
+    count_marks,
     delay_stats,
     normalize_english,
     sum_word_errors,
@@ -299,3 +301,27 @@ def test_leaving_words_out_makes_delays_shorter_and_deletions_more() -> None:
 def test_a_word_half_deleted_is_not_deleted() -> None:
     alignment = align_words(["it's", "late"], ["it", "late"])
     assert (alignment.matched, alignment.deleted) == (((1, 1),), ())
+
+
+@pytest.mark.parametrize(
+    ("reference", "hypothesis", "expected"),
+    [
+        ("No, I said. Why?", "No, I said. Why?", MarkCounts(3, 3, 3, 4, 4)),
+        ("No, I said. Why?", "No. I said Why!", MarkCounts(0, 2, 3, 4, 4)),  # another mark is no hit
+        ("No, I said. Why?", "no, i said. why?", MarkCounts(3, 3, 3, 1, 4)),
+        ("No, I said.", "Now, I said.", MarkCounts(1, 1, 1, 2, 2)),  # what was misheard counts nowhere
+        ('He said "no."', "He said no.", MarkCounts(1, 1, 1, 3, 3)),  # quotes aside
+        ("NO, I SAID.", "No, I said.", MarkCounts()),
+        ("no i said", "No, I said.", MarkCounts()),
+        ("No.", "", MarkCounts()),
+    ],
+)
+def test_marks_and_capitals_of_words_recognised(reference: str, hypothesis: str, expected: MarkCounts) -> None:
+    assert count_marks(reference, hypothesis) == expected
+
+
+def test_marks_of_many_clips_add_up_and_none_have_no_score() -> None:
+    total = sum((count_marks("Yes, sir.", heard) for heard in ("Yes, sir.", "Yes sir.")), MarkCounts())
+    assert total == MarkCounts(hits=3, written=3, wanted=4, capitals=4, words=4)
+    assert total.f1() == pytest.approx(6 / 7)
+    assert MarkCounts().f1() is None

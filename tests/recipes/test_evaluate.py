@@ -83,6 +83,7 @@ def test_known_answers(model: Model, manifest: Path, monkeypatch: pytest.MonkeyP
     names = ("p50_ms", "p90_ms", "p95_ms", "utterance_p50_ms", "utterance_p90_ms", "utterance_p95_ms")
     assert [entry["delay"][name] for name in names] == [LATE_MS] * 6
     assert (entry["delay"]["matched_share"], entry["delay"]["deletion_rate"]) == (0.875, 0.125)
+    assert entry["marks"] == {"f1": None, "wanted": 0, "capitals": None, "words": 0}  # nothing is punctuated
     assert entry["histogram"] == [[LATE_MS // 20 * 20, 7]]
     assert (read["delay"]["matched"], free["delay"]["matched"]) == (4, 3)
     seconds = sum(len(say(model, written)) / 16_000 + 0.08 * QUIET_STEPS for _, written in SAID.values())
