@@ -28,10 +28,11 @@ from asr.additive_recogniser import AdditiveRecogniser
 from asr.delay_targets import TimedPieces, build_targets
 from asr.errors import ConfigError, EarlybirdError
 from asr.model import Model
-from asr.units import STEP_SAMPLES
+from asr.units import STEP_SAMPLES, samples_to_ms
 from asr.vocabulary import Vocabulary
 from recipes import runs
 from recipes.align import AlignedClip, read_alignments
+from recipes.cuts import BucketedOrder
 from recipes.data import Clip, load_audio, read_manifest
 from recipes.distributed import Processes
 from recipes.settings import read_settings
@@ -50,6 +51,7 @@ class SftConfig:
     seed: int = 1
     steps: int = 2000
     batch_size: int = 8
+    batch_seconds: float = 0.0
     longest_ms: int = 16_000
     delay_min: int = 1
     delay_max: int = 30
@@ -76,6 +78,8 @@ class SftConfig:
         for name in ("learning_rate", "clip_norm", "wait_weight"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
+        if self.batch_seconds and 1000 * self.batch_seconds < self.longest_ms:
+            raise ConfigError(f"batches of {self.batch_seconds} s cannot hold clips of longest_ms={self.longest_ms}")
         if self.delay_max < self.delay_min:
             raise ConfigError(f"delay_min ({self.delay_min}) must not exceed delay_max ({self.delay_max})")
         if min(self.z_loss, self.weight_decay, self.trailing_waits) < 0 or not 0 < self.wait_rate_bound <= 1:
@@ -120,6 +124,11 @@ class AlignedExamples(Sequence[Example]):
 
     def __len__(self) -> int:
         return len(self._pairs)
+
+    @property
+    def durations_ms(self) -> list[int]:
+        """Of the clips, as the manifest states them."""
+        return [clip.duration_ms for clip, _ in self._pairs]
 
     @overload
     def __getitem__(self, index: int) -> Example: ...
@@ -274,12 +283,20 @@ class Trainer:
         self._processes = processes or Processes()
         if not len(examples):
             raise ConfigError("there is no clip to train on: the manifest and the alignments share none short enough")
-        if config.batch_size < self._processes.size:
+        if config.batch_size < self._processes.size and not config.batch_seconds:
             raise ConfigError(f"{self._processes.size} processes cannot share a batch of {config.batch_size}")
         self.recogniser, self.config, self.done = recogniser, config, 0
         self._examples = examples
         self._rng = random.Random(config.seed)
         self._order: list[int] = []
+        self._buckets: BucketedOrder | None = None
+        if config.batch_seconds:
+            lengths = (
+                examples.durations_ms
+                if isinstance(examples, AlignedExamples)
+                else [samples_to_ms(example.samples.shape[0]) for example in examples]
+            )
+            self._buckets = BucketedOrder(lengths, batch_seconds=config.batch_seconds, seed=config.seed)
         torch.manual_seed(config.seed)
         recogniser.train().requires_grad_(True)
         self._updates = Updates(
@@ -292,20 +309,27 @@ class Trainer:
 
     def next_batch(self) -> Batch:
         """Draws the next examples, and a delay for each; gives this process' share of them."""
+        chosen = self._shuffled() if self._buckets is None else self._buckets.take()
+        delays = [self._rng.randint(self.config.delay_min, self.config.delay_max) for _ in chosen]
+        mine = self._processes.share(chosen)
+        batch = make_batch(
+            [self._examples[i] for i in mine or chosen[:1]],
+            self._processes.share(delays) or delays[:1],
+            wait=self.recogniser.wait,
+            trailing_waits=self.config.trailing_waits,
+        )
+        if not mine:  # fewer clips than processes: this one is there, and nothing of it counts
+            batch = replace(batch, valid=torch.zeros_like(batch.valid))
+        device = self.recogniser.decoder.embedding.weight.device
+        return Batch(*(getattr(batch, field.name).to(device) for field in fields(batch)))
+
+    def _shuffled(self) -> list[int]:
         chosen: list[int] = []
         while len(chosen) < self.config.batch_size:
             if not self._order:
                 self._order = self._rng.sample(range(len(self._examples)), len(self._examples))
             chosen.append(self._order.pop())
-        delays = [self._rng.randint(self.config.delay_min, self.config.delay_max) for _ in chosen]
-        batch = make_batch(
-            [self._examples[i] for i in self._processes.share(chosen)],
-            self._processes.share(delays),
-            wait=self.recogniser.wait,
-            trailing_waits=self.config.trailing_waits,
-        )
-        device = self.recogniser.decoder.embedding.weight.device
-        return Batch(*(getattr(batch, field.name).to(device) for field in fields(batch)))
+        return chosen
 
     def step(self) -> dict[str, float]:
         """One update from `accumulation` batches; its metrics.
@@ -323,8 +347,7 @@ class Trainer:
             logits, audio_norm = self._forward(batch)
             loss, parts = objective(logits, batch, z_loss=config.z_loss, whole=whole, **weights)  # type: ignore[arg-type]
             loss.backward()  # type: ignore[no-untyped-call]
-            share = batch.valid.sum() / whole[1]
-            parts |= {"audio_norm": float(audio_norm * share), "text_norm": self._text_norm(batch, whole)}
+            parts |= {"audio_norm": float(audio_norm / whole[1]), "text_norm": self._text_norm(batch, whole)}
             sums = {name: sums.get(name, 0.0) + value for name, value in parts.items()}
         added = self._processes.add(torch.tensor(list(sums.values()), dtype=torch.float64)).tolist()
         metrics: dict[str, float] = dict(zip(sums, added, strict=True))
@@ -338,10 +361,10 @@ class Trainer:
         return metrics | {"gradient_norm": gradient, "learning_rate": rate}
 
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits [B, T, V + 1] in float32, and the mean size of the audio steps."""
+        """Logits [B, T, V + 1] in float32, and the sum of the sizes of the audio steps that count."""
         norms: list[Tensor] = []
         hook = self.recogniser.adapter.register_forward_hook(
-            lambda _module, _inputs, audio: norms.append(audio.detach().float().norm(dim=-1)[batch.valid].mean())
+            lambda _module, _inputs, audio: norms.append(audio.detach().float().norm(dim=-1)[batch.valid].sum())
         )
         try:
             with torch.autocast(batch.samples.device.type, torch.bfloat16, enabled=self.config.bf16):
@@ -369,6 +392,7 @@ class Trainer:
             "weights": self.recogniser.state_dict(),
             "updates": self._updates.state_dict(),
             "order": self._order,
+            "place": None if self._buckets is None else self._buckets.place,
             "random": self._rng.getstate(),
             "torch_random": torch.get_rng_state(),
         }
@@ -383,6 +407,8 @@ class Trainer:
         self.recogniser.load_state_dict(state["weights"])
         self._updates.load_state_dict(state["updates"])
         self.done, self._order = state["done"], list(state["order"])
+        if self._buckets is not None:
+            self._buckets.go_to(state["place"])
         self._rng.setstate(state["random"])
         torch.set_rng_state(state["torch_random"])
 

@@ -15,6 +15,7 @@ import typer
 
 STAGES = {
     "prepare": ("recipes.prepare", "Recordings with transcripts, as you have them, to manifests."),
+    "cuts": ("recipes.cuts", "Manifests and word times to lhotse's CutSets, and back."),
     "align": ("recipes.align", "When each word was spoken."),
     "tokenizer": ("recipes.tokenizer", "The CTC head's pieces, from text."),
     "convert": ("recipes.convert", "A Whisper to a streaming checkpoint."),
@@ -32,6 +33,9 @@ STAGES = {
 }
 """Name to the recipe's module and what it makes, in the order in which they are needed."""
 
+SHARED = ("sft", "grpo")
+"""The stages whose batches several processes share; the others take `--processes` themselves or refuse it."""
+
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -46,8 +50,14 @@ def command_line(stage: str, processes: int, arguments: Sequence[str]) -> list[s
     ['-m', 'recipes.align', '--help']
     >>> command_line("grpo", 2, [])[1:]
     ['-m', 'torch.distributed.run', '--nproc-per-node', '2', '-m', 'recipes.grpo']
+    >>> command_line("align", 2, [])[1:]
+    ['-m', 'recipes.align', '--processes', '2']
     """
-    many = [] if processes == 1 else ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+    many: list[str] = []
+    if processes > 1 and stage in SHARED:
+        many = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+    elif processes > 1:
+        arguments = [*arguments, "--processes", str(processes)]
     return [sys.executable, *many, "-m", STAGES[stage][0], *arguments]
 
 

@@ -229,6 +229,7 @@ def test_the_file_in_the_project_is_the_defaults() -> None:
         ("learning_rate: 0", "above 0"),
         ("delay_min: 9\ndelay_max: 3", "must not exceed"),
         ("wait_rate_bound: 1.5", "wait_rate_bound <= 1"),
+        ("batch_seconds: 2", "cannot hold clips of longest_ms=16000"),
         ("steps: [", "cannot be read"),
     ],
 )
@@ -451,6 +452,37 @@ def test_the_average_of_the_weights_follows_them(tmp_path: Path) -> None:
         mean = 0.5 * mean + 0.5 * weight.detach()
     torch.testing.assert_close(trainer.trained().adapter.second.weight, mean)
     assert not trainer.trained().training
+
+
+def test_batches_of_like_lengths_go_on_after_a_kill_and_fit(tmp_path: Path) -> None:
+    pytest.importorskip("lhotse")
+    examples = [*EXAMPLES, *(spoken((5, 320), (9, 560), steps=8) for _ in range(3))]
+    config = replace(CONFIG, batch_seconds=2.6, longest_ms=1300)
+    batch = Trainer(tiny(tmp_path), examples, config).next_batch()
+    assert batch.samples.shape[0] in (2, 4)  # of 1.28 s, or of 0.64 s
+    whole = list(train(Trainer(tiny(tmp_path), examples, config), tmp_path / "whole"))
+    killed = train(Trainer(tiny(tmp_path), examples, config), tmp_path / "killed")
+    first = [next(killed) for _ in range(3)]
+    killed.close()
+    rest = list(train(Trainer(tiny(tmp_path), examples, config), tmp_path / "killed"))
+    assert timeless(first[:2] + rest) == timeless(whole)
+
+
+def test_a_process_without_a_clip_adds_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("lhotse")
+    config = replace(CONFIG, batch_seconds=1.3, longest_ms=1300)  # a clip a batch
+    idle = Trainer(tiny(tmp_path), EXAMPLES, config, Processes(rank=1, size=2)).next_batch()
+    alone = Trainer(tiny(tmp_path), EXAMPLES, config).next_batch()
+    assert torch.equal(idle.samples, alone.samples)
+    assert not idle.valid.any()
+    wait = tiny(tmp_path).wait
+    logits = torch.randn(*idle.outputs.shape, wait + 1, requires_grad=True)
+    whole = torch.tensor([3.0, 4.0, 2.0])
+    loss, numbers = objective(logits, idle, wait=wait, wait_weight=0.3, z_loss=0.1, whole=whole)
+    assert set(numbers.values()) == {0.0}
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert logits.grad is not None
+    assert not logits.grad.any()
 
 
 def test_a_batch_must_be_as_large_as_its_processes_are_many(tmp_path: Path) -> None:

@@ -33,12 +33,14 @@ def trained(folder: Path, processes: Processes, config: GrpoConfig = CONFIG) -> 
 
 
 def supervised(folder: Path, processes: Processes) -> list[dict[str, float]]:
-    """Metrics of two steps of supervised training, two batches a step."""
+    """Metrics of two steps of supervised training, two batches a step; and of two with a clip a batch."""
     scratch = folder / f"sft-{processes.rank}"
     scratch.mkdir(exist_ok=True)
-    config = replace(SFT, batch_size=3, accumulation=2)
-    trainer = Trainer(tiny(scratch), EXAMPLES, config, processes)
-    return [trainer.step() for _ in range(STEPS)]
+    found = []
+    for config in (replace(SFT, batch_size=3, accumulation=2), replace(SFT, batch_seconds=1.3, longest_ms=1300)):
+        trainer = Trainer(tiny(scratch), EXAMPLES, config, processes)
+        found += [trainer.step() for _ in range(STEPS)]
+    return found
 
 
 if __name__ == "__main__":

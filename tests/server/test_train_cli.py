@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from recipes.tune import build_parser
 from server.cli import main
 from server.train_cli import STAGES, command_line
 
@@ -54,6 +55,15 @@ def test_several_processes_are_torchrun_s(called: list[list[str]]) -> None:
     (command,) = called
     assert command[1:] == ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "recipes.grpo", "--out", "x"]
     assert main(["train", "grpo", "--processes", "0"]) == 2
+
+
+def test_a_stage_that_is_not_shared_gets_the_processes_or_refuses_them(called: list[list[str]]) -> None:
+    """Two runs of it would write into the same files."""
+    assert main(["train", "align", "--processes", "2", "--out", "x"]) == 3
+    assert called == [[sys.executable, "-m", "recipes.align", "--out", "x", "--processes", "2"]]
+    with pytest.raises(SystemExit) as refused:
+        build_parser().parse_args(["--model", "m", "--data", "a", "b", "--out", "x", "--processes", "2"])
+    assert refused.value.code == 2
 
 
 def test_an_unknown_stage_is_wrong_usage(called: list[list[str]]) -> None:
