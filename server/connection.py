@@ -9,6 +9,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from asr.errors import EarlybirdError, ProtocolError
+from asr.pcm import BYTES_PER_SAMPLE
 from asr.units import STEP_MS
 from server.live import LiveSession
 from server.messages import (
@@ -27,6 +28,7 @@ from server.messages import (
     error_code,
     parse,
 )
+from server.rate_check import RateCheck
 from server.worker import as_phrases
 from streaming.batcher import Audio, Finish, FlushRequest, Inbox, Setting
 from streaming.session import Session
@@ -53,6 +55,7 @@ class Connection:
         self._written, self._room = asyncio.Event(), asyncio.Event()
         self._heard_ms = server.clock()
         self._deaf = False  # who does not read hears nothing
+        self._rate = _rate_check(session.start)
         self.told_all = False
 
     def wake(self) -> None:
@@ -150,6 +153,9 @@ class Connection:
         session.received_bytes += len(audio)
         session.inbox_bytes += len(audio)
         self._put(Audio(bytes=audio, at_ms=int(self._heard_ms)))
+        if self._rate is not None and (text := self._rate.step(len(audio), self._heard_ms)) is not None:
+            session.outbox.commit("warning", {"code": "sample_rate", "text": text})
+            self.wake()
 
     async def _take_message(self, text: str) -> None:
         most = self._server.settings.message_bytes
@@ -220,6 +226,8 @@ class Connection:
             await self._room.wait()
         if self._deaf:
             self._deaf, self._heard_ms = False, self._server.clock()
+            if self._rate is not None:
+                self._rate.restart()
 
     # -- to the client -------------------------------------------------------------------------------------------
 
@@ -248,3 +256,10 @@ class Connection:
     def _pong(self, pong: asyncio.Future[float]) -> None:
         if not pong.cancelled() and pong.exception() is None:
             self._heard_ms = self._server.clock()
+
+
+def _rate_check(start: Start) -> RateCheck | None:
+    """None for audio that says itself how fast it is."""
+    if start.encoding not in BYTES_PER_SAMPLE:
+        return None
+    return RateCheck(bytes_per_sample=BYTES_PER_SAMPLE[start.encoding] * start.channels, sample_rate=start.sample_rate)

@@ -269,6 +269,27 @@ def test_a_container_sent_as_pcm_is_told(model: Model, head: bytes) -> None:
     run(scenario())
 
 
+def test_a_microphone_at_another_rate_than_it_said_is_told(model: Model) -> None:
+    now_ms = 0.0
+
+    async def scenario() -> None:
+        nonlocal now_ms
+        async with serving(model, clock=lambda: now_ms) as server, session(server, encoding="pcm_s16le") as one:
+            (live,) = server.registry
+            for second in range(1, 14):
+                await one.socket.send(bytes(2 * 24_000))
+                await eventually(lambda sent=second: live.received_bytes == sent * 2 * 24_000)
+                now_ms += 1000
+            warning = await one.until("warning")
+            assert warning["code"] == "sample_rate"
+            assert "recorded at 24000 Hz" in warning["text"]
+            await one.say("end")
+            assert (await one.until("closed"))["audio_ms"] == 13 * 1500
+            assert len(one.of("warning")) == 1
+
+    run(scenario())
+
+
 def test_a_quiet_session_hears_that_the_server_lives_and_ends_when_it_is_idle(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
