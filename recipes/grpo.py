@@ -435,6 +435,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         shown = shown_clips(args.show)
 
         def saved() -> None:
+            if not processes.first:
+                return
             keep(
                 run.trained_model(),
                 args.out,

@@ -75,7 +75,7 @@ class RunConfig(Protocol):
 
 
 class Run(Protocol):
-    """Weights, optimiser and random state; `step` moves them on."""
+    """Weights, optimiser and random state; `step` moves them on, `state_dict` is asked for in every process."""
 
     @property
     def done(self) -> int:
@@ -123,7 +123,7 @@ def train(
     An alarm is a line of its own at once.
 
     Args:
-        saved: called at each save, before it counts: a run that dies in it takes the steps again.
+        saved: called at each save in every process, before it counts: a run that dies in it takes the steps again.
         processes: of which the first one writes.
         plot: whether each save draws the metrics.
         tensorboard: whether the lines go to TensorBoard as well.
@@ -159,16 +159,17 @@ def train(
             for alarm in alarms:
                 if (raised := alarm(metrics)) is not None:
                     lines.append({"step": run.done, **raised})
+            if saves and saved is not None:
+                saved()
+            state = run.state_dict() if saves else None  # in every process: each may hold a part
             if not processes.first:
                 continue
             with (folder / METRICS).open("a", encoding="utf-8") as out:
                 out.writelines(json.dumps(line) + "\n" for line in lines)
             for line in lines:
                 show(line)
-            if saves:
-                if saved is not None:
-                    saved()
-                torch.save(run.state_dict(), folder / (SAVED + ".new"))
+            if state is not None:
+                torch.save(state, folder / (SAVED + ".new"))
                 os.replace(folder / (SAVED + ".new"), folder / SAVED)
                 if plot:
                     draw_metrics(folder)

@@ -9,7 +9,6 @@ that was killed goes on from its last save with the same batches and losses: cal
 from __future__ import annotations
 
 import argparse
-import copy
 import math
 import random
 import sys
@@ -24,7 +23,7 @@ from torch.nn import functional as F
 
 import asr
 from asr.additive_config import AdditiveConfig
-from asr.additive_recogniser import AdditiveRecogniser
+from asr.additive_recogniser import AdditiveRecogniser, build_additive
 from asr.delay_targets import TimedPieces, build_targets
 from asr.errors import ConfigError, EarlybirdError
 from asr.model import Model
@@ -36,6 +35,7 @@ from recipes.cuts import BucketedOrder
 from recipes.data import Clip, load_audio, read_manifest
 from recipes.distributed import Processes
 from recipes.settings import read_settings
+from recipes.sharding import shard, spread_as, whole
 from recipes.updates import Trained, Updates
 
 __all__ = ["AlignedExamples", "Batch", "Example", "SftConfig", "Trainer", "make_batch", "objective", "train"]
@@ -64,6 +64,7 @@ class SftConfig:
     z_loss: float = 1e-4
     accumulation: int = 1
     bf16: bool = False
+    sharded: bool = False
     average_decay: float = 0.0
     wait_rate_bound: float = 0.98
     repeats_bound: float = 0.2
@@ -299,13 +300,23 @@ class Trainer:
             self._buckets = BucketedOrder(lengths, batch_seconds=config.batch_seconds, seed=config.seed)
         torch.manual_seed(config.seed)
         recogniser.train().requires_grad_(True)
+        if config.sharded:
+            shard(recogniser.decoder.layers, self._processes)
         self._updates = Updates(
-            [Trained(weights=list(recogniser.parameters()), rate=1.0)],
+            self._parts(),
             weight_decay=config.weight_decay,
             clip_norm=config.clip_norm,
             average_decay=config.average_decay,
             processes=self._processes,
         )
+
+    def _parts(self) -> list[Trained]:
+        if not self.config.sharded:
+            return [Trained(weights=list(self.recogniser.parameters()), rate=1.0)]
+        layers = list(self.recogniser.decoder.layers.parameters())
+        inside = {id(weight) for weight in layers}
+        rest = [weight for weight in self.recogniser.parameters() if id(weight) not in inside]
+        return [Trained(weights=rest, rate=1.0), Trained(weights=layers, rate=1.0)]
 
     def next_batch(self) -> Batch:
         """Draws the next examples, and a delay for each; gives this process' share of them."""
@@ -378,10 +389,10 @@ class Trainer:
         rows = F.embedding(text, self.recogniser.decoder.embedding.weight.detach())
         return float(rows.norm(dim=-1).sum() / whole[2].clamp(min=1))
 
-    def trained(self) -> AdditiveRecogniser:
-        """A copy of the recogniser as it is now, with the average of its weights where one is kept."""
+    def trained_weights(self) -> dict[str, Tensor]:
+        """Copies of the recogniser's weights, averaged where an average is kept; in every process at once."""
         with self._updates.averaged():
-            return copy.deepcopy(self.recogniser).eval().requires_grad_(False)
+            return {name: value.detach().clone() for name, value in whole(self.recogniser.state_dict()).items()}
 
     def state_dict(self) -> dict[str, Any]:
         """All that the steps to come depend on, beside the data."""
@@ -389,7 +400,7 @@ class Trainer:
             "config": asdict(self.config),
             "examples": len(self._examples),
             "done": self.done,
-            "weights": self.recogniser.state_dict(),
+            "weights": whole(self.recogniser.state_dict()),
             "updates": self._updates.state_dict(),
             "order": self._order,
             "place": None if self._buckets is None else self._buckets.place,
@@ -404,7 +415,9 @@ class Trainer:
             CheckpointError: if it is of a run with other settings or another number of examples.
         """
         runs.check_same_run(state, {"config": asdict(self.config), "examples": len(self._examples)})
-        self.recogniser.load_state_dict(state["weights"])
+        here = self.recogniser.state_dict()
+        weights = {name: spread_as(value, here[name]) for name, value in state["weights"].items()}
+        self.recogniser.load_state_dict(weights)
         self._updates.load_state_dict(state["updates"])
         self.done, self._order = state["done"], list(state["order"])
         if self._buckets is not None:
@@ -463,7 +476,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         shown = runs.shown_clips(args.show)
 
         def saved() -> None:
-            now = replace(model, recogniser=trainer.trained())
+            weights = trainer.trained_weights()
+            if not processes.first:
+                return
+            trained = build_additive(model.config, model.vocabulary)  # type: ignore[arg-type]
+            trained.load_state_dict(weights)
+            now = replace(model, recogniser=trained.to(args.device).eval().requires_grad_(False))
             runs.keep(
                 now,
                 args.out,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,13 +13,14 @@ from torch import nn
 
 from asr.errors import ConfigError
 from recipes.distributed import Processes
+from recipes.sharding import is_sharded, spread_as, whole
 
 __all__ = ["Trained", "Updates"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """Weights that learn at one rate, stated at its height."""
+    """Weights that learn at one rate, stated at its height; all of them sharded, or none."""
 
     weights: Sequence[nn.Parameter]
     rate: float
@@ -51,6 +53,8 @@ class Updates:
         if not 0 <= average_decay < 1:
             raise ConfigError(f"average_decay is {average_decay}; it must be at least 0 and below 1")
         self._weights = [weight for part in parts for weight in part.weights]
+        self._sharded = [weight for weight in self._weights if is_sharded(weight)]
+        self._plain = [weight for weight in self._weights if not is_sharded(weight)]
         self._rates = [part.rate for part in parts]
         self._clip_norm, self._decay = clip_norm, average_decay
         self._processes = processes or Processes()
@@ -66,12 +70,26 @@ class Updates:
         """One update, at rates of `scale` times their height; gives the norm of the gradients before clipping."""
         for group, rate in zip(self._optimiser.param_groups, self._rates, strict=True):
             group["lr"] = rate * scale
-        self._processes.add_gradients(self._weights)
-        norm = nn.utils.clip_grad_norm_(self._weights, self._clip_norm)
+        self._processes.add_gradients(self._plain)
+        norm = self._clip()
         self._optimiser.step()
         for mean, now in zip(self._average, self._weights, strict=bool(self._average)):
             mean.lerp_(now.detach(), 1 - self._decay)
-        return float(norm)
+        return norm
+
+    def _clip(self) -> float:
+        """Clips the gradients; gives their norm before."""
+        if not self._sharded:
+            return float(nn.utils.clip_grad_norm_(self._weights, self._clip_norm))
+        plain, sharded = (
+            nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
+            for weights in (self._plain, self._sharded)
+        )
+        norm = math.hypot(float(plain), float(whole(sharded)))
+        for weight in self._weights:
+            if weight.grad is not None:
+                weight.grad.mul_(min(1.0, self._clip_norm / (norm + 1e-6)))
+        return norm
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -90,12 +108,18 @@ class Updates:
             mean.copy_(kept)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's state and the average."""
-        return {"optimiser": self._optimiser.state_dict(), "average": self._average}
+        """The optimiser's state and the average, whole; every process has to ask for it at once."""
+        found: dict[str, Any] = whole({"optimiser": self._optimiser.state_dict(), "average": self._average})
+        return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`."""
-        self._optimiser.load_state_dict(state["optimiser"])
+        optimiser = dict(state["optimiser"])
+        optimiser["state"] = {
+            i: {name: spread_as(value, self._weights[i]) if value.dim() else value for name, value in one.items()}
+            for i, one in optimiser["state"].items()
+        }
+        self._optimiser.load_state_dict(optimiser)
         with torch.no_grad():
             for mean, saved in zip(self._average, state["average"], strict=True):
-                mean.copy_(saved)
+                mean.copy_(spread_as(saved, mean))

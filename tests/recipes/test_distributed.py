@@ -14,7 +14,7 @@ import torch
 
 from recipes.distributed import Processes
 from tests.recipes.test_grpo import recorded
-from tests.recipes.two_processes import supervised, trained
+from tests.recipes.two_processes import sharded, supervised, trained
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,8 +45,15 @@ def free_port() -> int:
         return port
 
 
+def sizes(weights: dict[str, torch.Tensor]) -> float:
+    return float(sum(weight.double().abs().sum() for weight in weights.values() if weight.is_floating_point()))
+
+
 def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:
-    """Of post-training and of supervised training; the latter's batches of three are shared unevenly."""
+    """Of post-training and of supervised training, also with weights of which each process holds a part.
+
+    Batches of three and of one are shared unevenly. What two processes saved, one goes on from.
+    """
     recorded(tmp_path)
     environment = os.environ | {
         "WORLD_SIZE": "2",
@@ -64,12 +71,25 @@ def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:
     ]
     expected, run = trained(tmp_path, Processes())
     expected += supervised(tmp_path, Processes())
+    alone, steps = sharded(tmp_path, Processes())
+    again, _ = sharded(tmp_path, Processes())
     assert [process.wait() for process in running] == [0, 0]
     weights = [w.flatten() for w in run.model.recogniser.state_dict().values() if w.is_floating_point()]
     total = float(torch.cat(weights).double().abs().sum())
+    steps.append(alone.step())
+    expected += steps
+    again.load_state_dict(torch.load(tmp_path / "sharded.pt", weights_only=True))
+    assert again.step() == pytest.approx(steps[-1], rel=1e-4, abs=1e-6)
+    assert sizes(again.trained_weights()) == pytest.approx(sizes(alone.trained_weights()), rel=1e-5)
+    layers = sum(weight.numel() for weight in alone.recogniser.decoder.layers.parameters())
+    held = []
     for rank in range(2):
         result = json.loads((tmp_path / f"result-{rank}.json").read_text())
         assert result["gathered"] == [0, 1, 10, 11]
         assert result["weights"] == pytest.approx(total, rel=1e-6)
-        for mine, theirs in zip(expected, result["metrics"] + result["sft"], strict=True):
+        for mine, theirs in zip(expected, result["metrics"] + result["sft"] + result["sharded"], strict=True):
             assert theirs == pytest.approx(mine, rel=1e-4, abs=1e-6)
+        assert result["mean"] == pytest.approx(sizes(alone.trained_weights()), rel=1e-5)
+        held.append(result["held"])
+    assert sum(held) == layers
+    assert max(held) < 0.6 * layers

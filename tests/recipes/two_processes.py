@@ -43,12 +43,29 @@ def supervised(folder: Path, processes: Processes) -> list[dict[str, float]]:
     return found
 
 
+def sharded(folder: Path, processes: Processes) -> tuple[Trainer, list[dict[str, float]]]:
+    """Two steps with the decoder's layers spread over the processes, an average kept; what is saved after them."""
+    scratch = folder / f"sharded-{processes.rank}"
+    scratch.mkdir(exist_ok=True)
+    config = replace(SFT, sharded=True, average_decay=0.5, accumulation=2, clip_norm=0.5)
+    trainer = Trainer(tiny(scratch), EXAMPLES, config, processes)
+    return trainer, [trainer.step() for _ in range(STEPS)]
+
+
 if __name__ == "__main__":
     joined = Processes.start()
     metrics, run = trained(Path(sys.argv[1]), joined)
     weights = torch.cat([w.flatten() for w in run.model.recogniser.state_dict().values() if w.is_floating_point()])
     sft = supervised(Path(sys.argv[1]), joined)
+    spread, steps = sharded(Path(sys.argv[1]), joined)
+    held = sum(w.to_local().numel() for w in spread.recogniser.decoder.layers.parameters())  # type: ignore[operator]
+    state = spread.state_dict()
+    if joined.first:
+        torch.save(state, Path(sys.argv[1]) / "sharded.pt")
+    third, trained = spread.step(), spread.trained_weights()
+    mean = float(sum(w.double().abs().sum() for w in trained.values() if w.is_floating_point()))
     gathered = joined.gather([joined.rank, joined.rank + 10])
     result = {"metrics": metrics, "weights": float(weights.double().abs().sum()), "gathered": gathered, "sft": sft}
+    result |= {"sharded": [*steps, third], "held": held, "mean": mean}
     (Path(sys.argv[1]) / f"result-{joined.rank}.json").write_text(json.dumps(result))
     joined.end()
