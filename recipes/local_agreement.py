@@ -22,7 +22,7 @@ from asr.resample import Samples
 from asr.units import SAMPLE_RATE, samples_to_ms
 from asr.words import Word
 
-__all__ = ["Agreement", "Hypothesis", "Look", "TimedWord", "audio_clock", "finish", "update", "wall_clock"]
+__all__ = ["Agreement", "Hypothesis", "Look", "Streamed", "TimedWord", "audio_clock", "finish", "update", "wall_clock"]
 
 KEPT_MS = 15_000
 """Longer audio is cut at a segment."""
@@ -150,7 +150,15 @@ Look = Callable[[Samples, str], tuple[Hypothesis, float]]
 """A transcriber that also says how many seconds it took."""
 
 
-def audio_clock(samples: Samples, look: Look, *, chunk_ms: int) -> tuple[Word, ...]:
+@dataclass(frozen=True, kw_only=True)
+class Streamed:
+    """Attributes: words: with the times at which they were emitted. seconds: what all looks took."""
+
+    words: tuple[Word, ...]
+    seconds: float
+
+
+def audio_clock(samples: Samples, look: Look, *, chunk_ms: int) -> Streamed:
     """Streams [N] samples in chunks; a word is emitted with the audio that had arrived for its look.
 
     Raises:
@@ -159,7 +167,7 @@ def audio_clock(samples: Samples, look: Look, *, chunk_ms: int) -> tuple[Word, .
     return _streamed(samples, look, chunk_ms=chunk_ms, compute=0.0)
 
 
-def wall_clock(samples: Samples, look: Look, *, chunk_ms: int) -> tuple[Word, ...]:
+def wall_clock(samples: Samples, look: Look, *, chunk_ms: int) -> Streamed:
     """Streams [N] samples as they are spoken; a word is emitted when its look is done.
 
     A look begins when a chunk has arrived since the last one began and that one is done; the end of the audio is known
@@ -171,10 +179,10 @@ def wall_clock(samples: Samples, look: Look, *, chunk_ms: int) -> tuple[Word, ..
     return _streamed(samples, look, chunk_ms=chunk_ms, compute=1.0)
 
 
-def _streamed(samples: Samples, look: Look, *, chunk_ms: int, compute: float) -> tuple[Word, ...]:
+def _streamed(samples: Samples, look: Look, *, chunk_ms: int, compute: float) -> Streamed:
     if chunk_ms < 1:
         raise ConfigError(f"chunk_ms is {chunk_ms}; a chunk of 1 ms or more is needed")
-    took = 0.0
+    took = total = 0.0
 
     def timed(audio: Samples, prompt: str) -> Hypothesis:
         nonlocal took
@@ -188,10 +196,11 @@ def _streamed(samples: Samples, look: Look, *, chunk_ms: int, compute: float) ->
         now_ms = max(now_ms, min(fed_ms + chunk_ms, end_ms))
         begin, fed_ms = fed_ms, min(now_ms, end_ms)
         state, words = update(state, samples[begin * SAMPLES_PER_MS : fed_ms * SAMPLES_PER_MS], timed)
+        total += took
         now_ms += round(1000 * compute * took)
         emitted += [(word, now_ms) for word in words]
     emitted += [(word, now_ms) for word in finish(state)]
-    return _joined(emitted, samples_to_ms(len(samples)))
+    return Streamed(words=_joined(emitted, samples_to_ms(len(samples))), seconds=total)
 
 
 def _joined(emitted: list[tuple[TimedWord, int]], duration_ms: int) -> tuple[Word, ...]:

@@ -157,27 +157,21 @@ def transcribe_streamed(clips: Sequence[Clip], look: Look, *, chunk_ms: int) -> 
         look: what hears the audio since the last cut.
         chunk_ms: the least new audio between two looks.
     """
-    found = []
-    for clock, streamed in (("audio", audio_clock), ("wall", wall_clock)):
-        found.append((clock, streamed, dict[str, Transcript](), list[float]()))
+    audio, wall = dict[str, Transcript](), dict[str, Transcript]()
+    audio_total = wall_total = 0.0
     for number, clip in enumerate(clips, start=1):
         samples = load_audio(clip.path).numpy()
         known = remembered(look)
-        for _, streamed, transcripts, took in found:
-
-            def timed(audio: Samples, prompt: str, known: Look = known, took: list[float] = took) -> Any:
-                answer = known(audio, prompt)
-                took.append(answer[1])
-                return answer
-
-            words = streamed(samples, timed, chunk_ms=chunk_ms)
-            transcripts[clip.audio] = Transcript(words=words, audio_samples=len(samples))
-        if not number % 50:
+        free, timed = audio_clock(samples, known, chunk_ms=chunk_ms), wall_clock(samples, known, chunk_ms=chunk_ms)
+        audio_total, wall_total = audio_total + free.seconds, wall_total + timed.seconds
+        audio[clip.audio] = Transcript(words=free.words, audio_samples=len(samples))
+        wall[clip.audio] = Transcript(words=timed.words, audio_samples=len(samples))
+        if not number % 20:
             print(f"{number} of {len(clips)} clips", file=sys.stderr, flush=True)
-    audio, wall = (
-        Heard(clock=clock, transcripts=transcripts, seconds=sum(took)) for clock, _, transcripts, took in found
+    return (
+        Heard(clock="audio", transcripts=audio, seconds=audio_total),
+        Heard(clock="wall", transcripts=wall, seconds=wall_total),
     )
-    return audio, wall
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import pytest
 
 from asr.errors import ConfigError
 from asr.resample import Samples
-from recipes.local_agreement import Agreement, Hypothesis, TimedWord, audio_clock, finish, update, wall_clock
+from recipes.local_agreement import Agreement, Hypothesis, Streamed, TimedWord, audio_clock, finish, update, wall_clock
 
 MS = 16
 """Samples a millisecond."""
@@ -171,7 +171,7 @@ def looking(script: Callable[[Samples, str], Hypothesis], *seconds: float) -> Ca
 
 def test_on_the_audio_clock_computing_takes_no_time() -> None:
     script = Script(hypothesis("the cat"), hypothesis("the cap"), hypothesis("the cap sat"))
-    found = audio_clock(silence(2300), looking(script, 9.0, 9.0, 9.0), chunk_ms=1000)
+    found = audio_clock(silence(2300), looking(script, 9.0, 9.0, 9.0), chunk_ms=1000).words
     assert [(word.text, word.emitted_ms) for word in found] == [("the", 2000), ("cap", 2300), ("sat", 2300)]
     assert [(word.start_ms, word.end_ms) for word in found] == [(0, 500), (500, 1000), (1000, 1500)]
     assert [asked for asked, _ in script.asked] == [1000, 2000, 2300]
@@ -179,7 +179,7 @@ def test_on_the_audio_clock_computing_takes_no_time() -> None:
 
 def test_on_the_wall_clock_a_word_is_there_when_its_look_is_done() -> None:
     script = Script(hypothesis("the cat"), hypothesis("the cap"), hypothesis("the cap sat"))
-    found = wall_clock(silence(2300), looking(script, 0.4, 0.2, 0.1), chunk_ms=1000)
+    found = wall_clock(silence(2300), looking(script, 0.4, 0.2, 0.1), chunk_ms=1000).words
     assert [(word.text, word.emitted_ms) for word in found] == [("the", 2200), ("cap", 2400), ("sat", 2400)]
 
 
@@ -187,7 +187,7 @@ def test_a_slow_look_makes_the_next_one_late_and_larger() -> None:
     script = Script(
         hypothesis("the"), hypothesis("the cat"), hypothesis("the cat sat"), hypothesis("the cat sat on", 2000)
     )
-    found = wall_clock(silence(4000), looking(script, 1.7, 0.5, 0.5, 0.5), chunk_ms=1000)
+    found = wall_clock(silence(4000), looking(script, 1.7, 0.5, 0.5, 0.5), chunk_ms=1000).words
     # Looks begin at 1000, 2700 (the first is done), 3700 and 4200 ms; the last hears what came until the end.
     assert [asked for asked, _ in script.asked] == [1000, 2700, 3700, 4000]
     assert [(word.text, word.emitted_ms) for word in found] == [
@@ -205,7 +205,8 @@ def test_the_clocks_differ_by_the_computing_alone_where_looks_are_quick() -> Non
     audio = audio_clock(silence(2800), looking(script(), *[0.9] * 3), chunk_ms=1000)
     wall = wall_clock(silence(2800), looking(script(), *[0.9] * 3), chunk_ms=1000)
     # The last look begins at 2900 ms rather than 2800: the one before began at 2000.
-    assert [b.emitted_ms - a.emitted_ms for a, b in zip(audio, wall, strict=True)] == [900, 1000, 1000]
+    assert [b.emitted_ms - a.emitted_ms for a, b in zip(audio.words, wall.words, strict=True)] == [900, 1000, 1000]
+    assert audio.seconds == wall.seconds == pytest.approx(2.7)
 
 
 def test_parts_without_a_space_belong_to_the_word_before() -> None:
@@ -214,12 +215,12 @@ def test_parts_without_a_space_belong_to_the_word_before() -> None:
         words=tuple(TimedWord(text=text, start_ms=a, end_ms=b, confidence=b / 9000) for text, a, b in parts),
         segment_ends_ms=(),
     )
-    heard = audio_clock(silence(1000), looking(Script(found), 0.1), chunk_ms=2000)
+    heard = audio_clock(silence(1000), looking(Script(found), 0.1), chunk_ms=2000).words
     assert [(word.text, word.start_ms, word.end_ms) for word in heard] == [("well-known", 0, 700), ("tea", 800, 1000)]
     assert heard[0].confidence == 300 / 9000  # its least sure part's
 
 
 def test_no_audio_has_no_words_and_a_chunk_has_some() -> None:
-    assert audio_clock(silence(0), looking(Script()), chunk_ms=1000) == ()
+    assert audio_clock(silence(0), looking(Script()), chunk_ms=1000) == Streamed(words=(), seconds=0.0)
     with pytest.raises(ConfigError, match="chunk_ms is 0"):
         wall_clock(silence(10), looking(Script()), chunk_ms=0)
