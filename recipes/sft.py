@@ -192,7 +192,7 @@ class Trainer:
         torch.manual_seed(config.seed)
         recogniser.train().requires_grad_(True)
         if config.sharded:
-            shard(recogniser.decoder.layers, self._processes)
+            shard(list(recogniser.decoder.layers), self._processes)
         self._updates = Updates(
             self._parts(),
             weight_decay=config.weight_decay,

@@ -5,7 +5,7 @@ What is saved is always whole, so that a run goes on with another number of proc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from recipes.distributed import Processes
 __all__ = ["is_sharded", "shard", "spread_as", "whole"]
 
 
-def shard(blocks: Iterable[nn.Module], processes: Processes) -> None:
+def shard(blocks: Sequence[nn.Module], processes: Processes) -> None:
     """Spreads each block's weights over the processes, in place; with one process they stay as they are.
 
     A block's weights are whole while it computes. Its gradients are sums over the processes, as those of
@@ -27,9 +27,9 @@ def shard(blocks: Iterable[nn.Module], processes: Processes) -> None:
     """
     if processes.size == 1:
         return
+    mesh = init_device_mesh(next(blocks[0].parameters()).device.type, (processes.size,))
     for block in blocks:
-        device = next(block.parameters()).device.type
-        part = fully_shard(block, mesh=init_device_mesh(device, (processes.size,)), reshard_after_forward=True)
+        part = fully_shard(block, mesh=mesh, reshard_after_forward=True)
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)  # gloo has no other
 
