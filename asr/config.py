@@ -132,6 +132,7 @@ class GateConfig:
         same_place_frames: a word read within so many frames of the same word lately is a repeat.
         stuck_frames: a text so far behind the edge lets go of the guards against repeats.
         threshold: log-odds from which on a gate that learns opens.
+        closing_frames: so long after the newest text, the delay not counted, a mark that is sure is written.
         pause_frames: so long a gap between two tokens' frames is a pause.
         loud_behind_frames, loud_ahead_frames, loud_frames: from so far before to so far behind where a word is read
             there must be so many frames louder than the background.
@@ -147,6 +148,7 @@ class GateConfig:
     careful_tokens: int = 3
     least_evidence: float = 0.0
     evidence_frames: int = 200
+    closing_frames: int = 40
     pause_frames: int = 50
     same_place_frames: int = 13
     stuck_frames: int = 60

@@ -83,6 +83,8 @@ class Reading:
         looked: [B, S] attention without the sinks and what lies behind the last token; total: [B] its sum.
         frame: [B] its median. last: [B] the furthest frame of the text. edge: [B] frames before it are old enough.
         unsure: [B] whether the candidate has to be read with care.
+        closing: [B] whether it is a likely mark behind a text that nothing has followed for a while. What a mark is
+            read from is the silence behind it, which never grows old: a sentence would end without its full stop.
         barred: [B] whether it must not be written however old it is: the text has ended, it was just written, it
             looks back, nothing is to be heard where it is read, or it would begin a text on too little.
     """
@@ -93,6 +95,7 @@ class Reading:
     last: Tensor
     edge: Tensor
     unsure: Tensor
+    closing: Tensor
     barred: Tensor
 
 
@@ -128,7 +131,20 @@ def read(view: GateView, config: GateConfig) -> Reading:
     labels = (around & view.labelled).sum(1) / FRAMES_PER_STEP
     guessed = (since_pause == 0) & (view.probability * labels < config.least_evidence)
     barred = view.ended | looks_back | silent | guessed | _repeats(view, config, frame, stuck)
-    return Reading(looked, total, frame, last, edge, unsure, barred)
+    mark = some & ~view.letters & ~view.begins_word & ~view.ended
+    said = mark & (view.probability >= config.sure_probability) & (last < edge - config.closing_frames)
+    followed = ((index > (last + config.loud_ahead_frames)[:, None]) & view.loud).any(1)
+    closing = said & ~followed & ~_repeats(view, config, last, stuck)
+    return Reading(looked, total, frame, last, edge, unsure, closing, barred)
+
+
+def answer(reading: Reading, due: Tensor) -> GateAnswer:
+    """What becomes of candidates that are `due` [B] for a gate: those barred are not written, closing marks are.
+
+    A closing mark belongs to the text before it, not to the silence that it is read from.
+    """
+    frame = torch.where(reading.closing, reading.last, reading.frame)
+    return GateAnswer((due & ~reading.barred) | reading.closing, frame)
 
 
 def old_share(reading: Reading, younger: Tensor | int) -> Tensor:
@@ -176,7 +192,7 @@ class AttentionGate:
         reading = read(view, self.config)
         hold = torch.where(reading.unsure, self.config.hold_frames, 0)
         heard = (reading.frame < reading.edge - hold) & (old_share(reading, hold) >= self.config.old_mass)
-        return GateAnswer(heard & ~reading.barred, reading.frame)
+        return answer(reading, heard)
 
 
 class LearnedGate(nn.Module):
@@ -239,7 +255,7 @@ class LearnedGate(nn.Module):
         reading = read(view, self.config)
         odds = self.start(view, reading) + self.logit(view.hidden, view.around, self.known(view, reading))
         due = odds >= self.config.threshold
-        return GateAnswer((due | self.overdue(reading)) & ~reading.barred, reading.frame)
+        return answer(reading, due | self.overdue(reading))
 
 
 class CorrectingGate(LearnedGate):

@@ -209,6 +209,41 @@ def test_only_the_first_token_after_a_pause_is_guarded() -> None:
     assert not opens(view({140: 1.0}, since_pause=9, **long_ago), GUARDED)
 
 
+LAST = 135
+STOP: dict[str, Any] = {
+    "letters": False,
+    "begins_word": False,
+    "text_frames": [95, 105, 115, 125, LAST],
+    "loud": range(LAST + 31),
+    "labelled": [],
+}
+"""A full stop, read from the silence behind a text: younger than any gate wants."""
+
+
+def test_a_closing_mark_is_written_behind_the_text() -> None:
+    for gate in (AttentionGate(CONFIG), learned(-100.0)):
+        answer = gate(view({195: 1.0}, **STOP))
+        assert bool(answer.open[0])
+        assert int(answer.frame[0]) == LAST
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        {"loud": range(LAST + 32)},  # something follows
+        {"probability": 0.49},
+        {"text_frames": [95, 105, 115, 125, EDGE - CONFIG.closing_frames]},  # not long enough
+        {"letters": True},
+        {"begins_word": True},
+        {"ended": True},
+        {"text": [1, 2, 3, CANDIDATE, CANDIDATE]},
+        {"text": [], "text_frames": []},
+    ],
+)
+def test_what_is_no_closing_mark_waits(why: dict[str, Any]) -> None:
+    assert not opens(view({195: 1.0}, **{**STOP, **why}))
+
+
 def learned(log_odds: float, config: GateConfig = CONFIG) -> LearnedGate:
     """A gate that has learnt to say the same whatever it sees."""
     gate = LearnedGate(config, dim=DIM, hidden=4).requires_grad_(False)
