@@ -96,6 +96,13 @@ def test_what_is_too_slow(step_s: float | None, growth_ms: int | None, slow: boo
     assert too_slow({"step_p95_s_at_most": step_s, "lag_growth_ms": growth_ms}) == slow
 
 
+def test_longer_chunks_may_take_longer() -> None:
+    step = {"step_p95_s_at_most": 0.16, "lag_growth_ms": 0}
+    assert too_slow(step)
+    assert too_slow(step, 159)
+    assert not too_slow(step, 160)
+
+
 def test_more_clients_come_until_it_is_too_slow(capsys: pytest.CaptureFixture[str]) -> None:
     running, most = 0, list[int]()
 
@@ -167,5 +174,5 @@ def test_the_flags() -> None:
     flags = {flag for action in parser()._actions for flag in action.option_strings if flag.startswith("--")}
     assert flags == {
         "--help", "--url", "--peer", "--token", "--clips", "--alignments", "--most-clips", "--sessions", "--delay-ms",
-        "--chunk-ms", "--out",
+        "--chunk-ms", "--longest-step-ms", "--out",
     }  # fmt: skip
