@@ -4,8 +4,8 @@
 lets N clients stream clips one after the other, each its own, and reports for each N: word delay as the client has it
 (from the moment at which the end of the word was sent to the arrival of its message), the time of steps (from
 `/metrics`), how lag grew within a session, refusals, words lost and texts that differ against one client alone, and the
-word error rate. It stops where the machine is too slow: 95 % of steps take longer than `--longest-step-ms` (80, a step of
-audio; a chunk of 320 ms has four times as long), or lag grows.
+word error rate. It stops where the machine is too slow: 95 % of steps take longer than `--longest-step-ms` (80, a step
+of audio; a chunk of 320 ms has four times as long), or lag grows.
 `--alignments A.jsonl` measures delays against these ends of words, of words that were recognised, rather than the
 server's own. `--peer whisperlive` speaks to a server of WhisperLive instead (`server/whisperlive.py`), whose words
 count from when they no longer change; it needs `--alignments`.
