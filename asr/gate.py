@@ -130,11 +130,12 @@ def read(view: GateView, config: GateConfig) -> Reading:
     around = (ahead >= -config.loud_behind_frames) & (ahead < config.evidence_frames)
     labels = (around & view.labelled).sum(1) / FRAMES_PER_STEP
     guessed = (since_pause == 0) & (view.probability * labels < config.least_evidence)
-    barred = view.ended | looks_back | silent | guessed | _repeats(view, config, frame, stuck)
+    repeats = _repeats(view, config, frame, stuck)
+    barred = view.ended | looks_back | silent | guessed | repeats
     mark = some & ~view.letters & ~view.begins_word & ~view.ended
     said = mark & (view.probability >= config.sure_probability) & (last < edge - config.closing_frames)
     followed = ((index > (last + config.loud_ahead_frames)[:, None]) & view.loud).any(1)
-    closing = said & ~followed & ~_repeats(view, config, last, stuck)
+    closing = said & ~followed & ~repeats
     return Reading(looked, total, frame, last, edge, unsure, closing, barred)
 
 
