@@ -125,6 +125,7 @@ class AdditiveDecoder(nn.Module):
         super().__init__()
         self.dim, self.kv_heads, self.head_dim, self.window_steps = dim, kv_heads, head_dim, window_steps
         self.embedding = nn.Embedding(outputs, dim)
+        self.readout: nn.Module | None = None  # None: the embedding
         nn.init.normal_(self.embedding.weight, std=dim**-0.5)  # tied to the output: larger rows would drown the audio
         self.layers = nn.ModuleList(
             [
@@ -190,6 +191,8 @@ class AdditiveDecoder(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., C] -> [..., V + 1], the wait last; tied to the embedding."""
+        if self.readout is not None:
+            return self.readout(hidden)  # type: ignore[no-any-return]
         return hidden @ self.embedding.weight.T
 
     def forward(self, tokens: Tensor, audio: Tensor, delay: Tensor) -> Tensor:

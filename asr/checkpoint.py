@@ -24,6 +24,7 @@ from asr.ctc_tokenizer import CtcTokenizer
 from asr.errors import CheckpointError, ConfigError
 from asr.importers.untrained_whisper import untrained_whisper
 from asr.model import CrossConfig, Model, build_cross, has_ctc_head
+from asr.quantize import Int8Linear, quantize
 from asr.vocabulary import Vocabulary
 
 __all__ = ["DEFAULT_MODEL", "FORMAT", "installed", "load", "load_checkpoint", "save"]
@@ -32,6 +33,7 @@ FORMAT = 1
 DEFAULT_MODEL = "earlybird-en"
 INSTALLED = Path(__file__).resolve().parent / "checkpoints"
 WHISPER_PREFIX = "whisper:"
+INT8_PREFIX = "int8:"
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "MODEL_CARD.md")
 CTC_FILE = "ctc.model"
 SHOWN_KEYS = 5
@@ -43,19 +45,21 @@ def installed() -> list[str]:
 
 
 def load(name_or_path: str | os.PathLike[str] = DEFAULT_MODEL, *, device: str = "cpu") -> Model:
-    """A model, ready to transcribe, float32.
+    """A model, ready to transcribe, float32 unless named otherwise.
 
     Args:
         name_or_path: an installed model's name, a checkpoint folder, or "whisper:FOLDER": a CTranslate2 Whisper of any
-            size, untrained.
+            size, untrained. "int8:" before any of them: with weights of int8 in encoder and decoder (asr/quantize.py).
         device: "cpu", "cuda" or "cuda:N".
 
     Raises:
-        ConfigError: if the device is not there.
+        ConfigError: if the device is not there, or cannot have int8 weights.
         CheckpointError: if there is no such model, or it is incomplete or damaged.
     """
     check_device(device)
     name = os.fspath(name_or_path)
+    if name.startswith(INT8_PREFIX):
+        return quantize(load(name.removeprefix(INT8_PREFIX), device=device))
     if name.startswith(WHISPER_PREFIX):
         model = untrained_whisper(Path(name.removeprefix(WHISPER_PREFIX)))
         model.recogniser.to(device)
@@ -65,7 +69,8 @@ def load(name_or_path: str | os.PathLike[str] = DEFAULT_MODEL, *, device: str = 
     if not Path(name).is_dir():
         raise CheckpointError(
             f"no model is called {name!r} and there is no such folder; installed: {', '.join(installed()) or 'none'}; "
-            f"a checkpoint folder or {WHISPER_PREFIX}FOLDER (a CTranslate2 Whisper) can be named as well"
+            f"a checkpoint folder or {WHISPER_PREFIX}FOLDER (a CTranslate2 Whisper) can be named as well, and "
+            f"{INT8_PREFIX} before any"
         )
     return load_checkpoint(Path(name), device=device)
 
@@ -91,10 +96,12 @@ def save(model: Model, folder: str | os.PathLike[str], card: str) -> None:
         card: the text of MODEL_CARD.md: data, licences, results.
 
     Raises:
-        CheckpointError: if a weight is not finite as float16, or the card is empty.
+        CheckpointError: if a weight is not finite as float16 or is int8, or the card is empty.
     """
     if not card.strip():
         raise CheckpointError("the model card is empty; it must say what the model was made of and how good it is")
+    if any(isinstance(part, Int8Linear) for part in model.recogniser.modules()):
+        raise CheckpointError(f"{model.name} has int8 weights; save the model that they were made of")
     weights = {name: value.detach().to("cpu", torch.float16) for name, value in model.recogniser.state_dict().items()}
     for name, value in weights.items():
         if not bool(torch.isfinite(value).all()):

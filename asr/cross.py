@@ -130,6 +130,7 @@ class CrossDecoder(nn.Module):
         super().__init__()
         self.dim, self.heads, self.text_positions, self.alignment_heads = dim, heads, text_positions, alignment_heads
         self.embedding = nn.Embedding(vocabulary, dim)
+        self.readout: nn.Module | None = None  # None: the embedding
         self.positions = nn.Parameter(torch.zeros(text_positions, dim))
         self.layers = nn.ModuleList([CrossLayer(dim=dim, heads=heads) for _ in range(layers)])
         self.norm = nn.LayerNorm(dim)
@@ -201,6 +202,8 @@ class CrossDecoder(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., C] -> [..., V], tied to the embedding."""
+        if self.readout is not None:
+            return self.readout(hidden)  # type: ignore[no-any-return]
         return hidden @ self.embedding.weight.T
 
     def forward(self, tokens: Tensor, frames: Tensor, frame_lens: Tensor) -> tuple[Tensor, Tensor]:
