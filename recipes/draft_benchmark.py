@@ -7,7 +7,8 @@ step makes as many calls as there are steps. `--wider F` adds a model whose deco
 feed-forwards are widened by random units that nothing reads, so that the text stays and the decoder dominates.
 
 `python -m recipes.draft_benchmark check --manifest DATA/dev.jsonl --delay-ms 480 --chunk-ms 320 --batch-size 1 16`
-compares the words of every drafter with those of none, clip by clip.
+compares the words of every drafter with those of none, clip by clip. With `--turns` delays, chunks and batch sizes take
+turns instead of meeting every clip: each drafter decodes the whole corpus once, each setting by its share of the clips.
 
 `python -m recipes.draft_benchmark loss --manifest DATA/dev.jsonl --probability 0.5 0.1 --entropy 0.1 0.7` gives the
 word error rate and the decoder calls of the exact mode, the relaxed one and the CTC shortcut at those thresholds.
@@ -282,22 +283,28 @@ def check(
     delays_ms: Sequence[int],
     chunks_ms: Sequence[int],
     batch_sizes: Sequence[int],
+    turns: bool = False,
 ) -> Iterator[dict[str, object]]:
     """Every drafter against none, which runs alone: an entry a setting.
+
+    Args:
+        turns: whether a clip is decoded with one delay, chunk and batch size only, the next clip with the next ones.
 
     Raises:
         EarlybirdError: as `run`.
     """
-    for delay, chunk in itertools.product(delays_ms, chunks_ms):
-        plain = run(model, clips, Drafting(drafter="none"), delay_ms=delay, chunk_ms=chunk, batch_size=1)
-        for batch, name in itertools.product(batch_sizes, drafters):
-            mine = run(model, clips, Drafting.of(name, "exact"), delay_ms=delay, chunk_ms=chunk, batch_size=batch)
+    settings = list(itertools.product(delays_ms, chunks_ms, batch_sizes if turns else [1]))
+    for at, (delay, chunk, size) in enumerate(settings):
+        part = clips[at :: len(settings)] if turns else clips
+        plain = run(model, part, Drafting(drafter="none"), delay_ms=delay, chunk_ms=chunk, batch_size=1)
+        for batch, name in itertools.product([size] if turns else batch_sizes, drafters):
+            mine = run(model, part, Drafting.of(name, "exact"), delay_ms=delay, chunk_ms=chunk, batch_size=batch)
             yield {
                 "delay_ms": delay,
                 "chunk_ms": chunk,
                 "batch_size": batch,
                 "draft": name,
-                "clips": len(clips),
+                "clips": len(part),
                 "words": sum(len(one.words) for one in plain.values()),
                 "clips_that_differ": [key for key, one in plain.items() if differences(one.words, mine[key].words)],
                 "calls_of_none": sum(one.stats.decoder_calls for one in plain.values()),
@@ -351,6 +358,7 @@ def build_parser() -> argparse.ArgumentParser:
     exact.add_argument("--delay-ms", type=int, nargs="+", default=[480])
     exact.add_argument("--batch-size", type=int, nargs="+", default=[1])
     exact.add_argument("--draft", nargs="+", help="drafters; those that the model can have, unless told")
+    exact.add_argument("--turns", action="store_true", help="a clip is decoded in one setting only")
     lossy = commands.add_parser("loss")
     lossy.add_argument("--manifest", type=Path, required=True)
     lossy.add_argument("--clips", type=int, help="no more than so many")
@@ -401,6 +409,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     delays_ms=args.delay_ms,
                     chunks_ms=args.chunk_ms,
                     batch_sizes=args.batch_size,
+                    turns=args.turns,
                 )
             else:
                 entries = itertools.chain.from_iterable(

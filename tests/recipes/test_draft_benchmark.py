@@ -90,6 +90,18 @@ def test_every_drafter_is_compared_with_none(model: Model) -> None:
     assert all(entry["decoder_calls"] <= entry["calls_of_none"] for entry in found)  # type: ignore[operator]
 
 
+def test_in_turns_every_clip_meets_every_drafter_once(model: Model) -> None:
+    clips = [(f"clip {seed}", bursts(1.5, seed).numpy()) for seed in range(5)]
+    settings = {"delays_ms": [80, 160], "chunks_ms": [320], "batch_sizes": [1, 3]}
+    found = list(check(model, clips, ["wait", "ctc"], **settings, turns=True))
+    assert [(e["delay_ms"], e["batch_size"], e["clips"]) for e in found if e["draft"] == "ctc"] == [
+        *((80, 1, 2), (80, 3, 1)),
+        *((160, 1, 1), (160, 3, 1)),
+    ]
+    assert len(found) == 8
+    assert all(entry["clips_that_differ"] == [] for entry in found)
+
+
 def test_a_changed_word_is_told_and_fails(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
