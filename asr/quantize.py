@@ -48,11 +48,13 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out], float32."""
+        shape = x.shape[:-1]
+        x = x.reshape(-1, self.in_features)
         size = x.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-        flat = (x / size).reshape(-1, self.in_features)
-        y = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(flat, 1 / _LARGEST, _ZERO, self._packed)
-        y = y.reshape(*x.shape[:-1], self.out_features) * size
-        return y if self.bias is None else y + self.bias  # type: ignore[no-any-return]
+        y = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
+            x / size, 1 / _LARGEST, _ZERO, self._packed
+        )
+        return (y * size if self.bias is None else torch.addcmul(self.bias, y, size)).reshape(*shape, self.out_features)
 
 
 def _pack(whole: Tensor, scale: Tensor) -> object:
