@@ -416,7 +416,8 @@ class CrossRecogniser(nn.Module):
             text_frames=state.text_frames,
             count=state.count,
             since_pause=state.since_pause,
-            loud=state.loud(settings, attention.shape[1], blank=blank, keep=self.anchors.keep_frames),
+            speech=state.speech(settings, attention.shape[1], blank=blank, keep=self.anchors.keep_frames),
+            loud=state.loud(attention.shape[1]),
             labelled=state.labelled(attention.shape[1], blank=blank),
         )
         answer = self.gate(view)

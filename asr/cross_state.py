@@ -85,23 +85,34 @@ class CrossState:
         known = (place < size) & (place >= size - FRAMES_PER_STEP * labels.shape[1])
         return known & self._of_steps(labels != blank, place)
 
-    def loud(self, settings: RowSettings, frames: int, *, blank: int | None, keep: int) -> Tensor:
+    def loud(self, frames: int) -> Tensor:
+        """[B, frames] whether each frame since the anchor is known to be 10 dB louder than the background.
+
+        Args:
+            frames: how many to tell of.
+        """
+        size, place = self.loudness.shape[1], self._place(frames)
+        louder = self.loudness.gather(1, place.clamp(0, size - 1)) > (self.quietest + 0.25)[:, None]
+        return louder & (place >= 0) & (place < size)
+
+    def speech(self, settings: RowSettings, frames: int, *, blank: int | None, keep: int) -> Tensor:
         """[B, frames] whether each frame since the anchor may belong to a word.
 
-        It has to be 10 dB louder than the background and, where there is a CTC head, near a label that the head hears:
-        noise makes it loud, but not speak. What lies further back than a re-anchoring keeps is too old for a word.
+        Where there is a CTC head it has to be near a label that the head hears, however loud it is: noise is loud and
+        does not speak, and speech is understood that hardly rises above noise. Without a head it has to be loud. What
+        lies further back than a re-anchoring keeps is too old for a word.
 
         Args:
             settings: of the streams. frames: how many to tell of.
             blank: the CTC head's, None without a head. keep: frames that a re-anchoring keeps.
         """
-        size = self.loudness.shape[1]
-        place = self._place(frames)
-        known = self.loudness.gather(1, place.clamp(0, size - 1)) > (self.quietest + 0.25)[:, None]
-        if blank is not None:
+        size, place = self.loudness.shape[1], self._place(frames)
+        if blank is None:
+            known = self.loud(frames)
+        else:
             spoken = (self.preview.labels != blank).float()[:, None]  # [B, 1, W]
             near = F.max_pool1d(spoken, 2 * NEAR_STEPS + 1, stride=1, padding=NEAR_STEPS)[:, 0] > 0
-            known = known & self._of_steps(near, place)
+            known = self._of_steps(near, place)
         lately = place >= size - keep - FRAMES_PER_STEP * settings.chunk_steps[:, None]
         return known & lately & (place < size)
 

@@ -19,6 +19,9 @@ from asr.anchoring import newest_frame
 from asr.config import GateConfig
 from asr.units import FRAMES_PER_STEP
 
+FAINT_FACTOR = 2.0
+"""So much more evidence a first token needs that is read from nothing loud."""
+
 
 @dataclass(frozen=True)
 class GateView:
@@ -35,7 +38,9 @@ class GateView:
         ended: [B] whether the decoder says that the text ends here.
         text: [B, P] tokens since the anchor, `text_frames` [B, P] where each was read, `count` [B] how many.
         since_pause: [B] tokens since the last pause.
-        loud: [B, S] whether a frame of the memory may belong to a word: louder than the background.
+        speech: [B, S] whether a frame of the memory may belong to a word: near a label of the CTC head, or, where there
+            is no head, loud.
+        loud: [B, S] whether it is 10 dB louder than the background.
         labelled: [B, S] whether the CTC head hears a label in the frame's step; everywhere where there is no head.
     """
 
@@ -55,6 +60,7 @@ class GateView:
     text_frames: Tensor
     count: Tensor
     since_pause: Tensor
+    speech: Tensor
     loud: Tensor
     labelled: Tensor
 
@@ -119,22 +125,25 @@ def read(view: GateView, config: GateConfig) -> Reading:
     unsure = careful | (view.probability < config.sure_probability)
 
     # Far behind, and somebody has spoken since: two of the guards let go.
-    since = (index > (last + config.loud_ahead_frames)[:, None]) & (index < edge[:, None]) & view.loud
+    since = (index > (last + config.loud_ahead_frames)[:, None]) & (index < edge[:, None]) & view.speech
     stuck = (last < edge - config.stuck_frames) & (since.sum(1) > config.loud_behind_frames)
     everywhere = torch.where(index >= config.sink_frames, view.attention, 0.0)
     behind = torch.where(index < (last - 25)[:, None], everywhere, 0.0).sum(1) > 0.5 * everywhere.sum(1)
     looks_back = some & ~stuck & behind & (everywhere.argmax(1) < last - 25)
     ahead = index - frame[:, None]
     near = (ahead >= -config.loud_behind_frames) & (ahead <= config.loud_ahead_frames)
-    silent = (view.letters | view.begins_word) & ((near & view.loud).sum(1) < config.loud_frames)
+    silent = (view.letters | view.begins_word) & ((near & view.speech).sum(1) < config.loud_frames)
     around = (ahead >= -config.loud_behind_frames) & (ahead < config.evidence_frames)
     labels = (around & view.labelled).sum(1) / FRAMES_PER_STEP
-    guessed = (since_pause == 0) & (view.probability * labels < config.least_evidence)
+    # Noise of one loudness that sounds like a word once in a minute does not rise above itself.
+    faint = (near & view.loud).sum(1) < config.loud_frames
+    least = torch.where(faint, FAINT_FACTOR * config.least_evidence, config.least_evidence)
+    guessed = (since_pause == 0) & (view.probability * labels < least)
     repeats = _repeats(view, config, frame, stuck)
     barred = view.ended | looks_back | silent | guessed | repeats
     mark = some & ~view.letters & ~view.begins_word & ~view.ended
     said = mark & (view.probability >= config.sure_probability) & (last < edge - config.closing_frames)
-    followed = ((index > (last + config.loud_ahead_frames)[:, None]) & view.loud).any(1)
+    followed = ((index > (last + config.loud_ahead_frames)[:, None]) & view.speech).any(1)
     closing = said & ~followed & ~repeats
     return Reading(looked, total, frame, last, edge, unsure, closing, barred)
 

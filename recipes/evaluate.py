@@ -3,6 +3,7 @@
 `python -m recipes.evaluate --model M --manifest DEV.jsonl --alignments DEV-ALIGNED.jsonl --delay-ms 480 --chunk-ms 320`
 prints a table and, with `--out`, writes one JSON line per setting. `--every N` takes every N-th clip of each subset.
 `--offline` adds what the full-context model writes of the same clips, heard as a whole: the price of the stream.
+`--noise NOISE.jsonl --snr-db 20 10 5` disturbs every clip by one of those recordings; which, its name decides.
 `--align` first aligns the chosen clips that DEV-ALIGNED.jsonl lacks; `--plots DIR` draws the delays (recipes/awed.py).
 WER: jiwer after the English text normaliser, clips with an empty reference apart. Delay: audio clock, matched words
 only, against the aligned word ends, with the share of deleted words beside it.
@@ -11,12 +12,15 @@ only, against the aligned word ends, with the share of deleted words beside it.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import random
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 import asr
@@ -44,6 +48,7 @@ from asr.words import Transcript
 from recipes import awed
 from recipes.align import AlignedClip, align_manifest, read_alignments
 from recipes.data import Clip, group_by_subset, load_audio, read_manifest
+from recipes.mixing import in_noise
 from recipes.teacher import TAIL_STEPS, decode_offline, full_context_features, length_batches, stacked
 
 OFFLINE_SECONDS = 120.0  # of audio decoded at once
@@ -55,13 +60,42 @@ def chosen_clips(manifest: Path, *, every: int, subsets: Sequence[str]) -> tuple
     return tuple(clip for tag in groups if not subsets or tag in subsets for clip in groups[tag][::every])
 
 
+def clean(clip: Clip) -> Samples:
+    """[N] samples of a clip as it is."""
+    samples: Samples = load_audio(clip.path).numpy()
+    return samples
+
+
+def disturbed(noises: Sequence[Clip], snr_db: float) -> Callable[[Clip], Samples]:
+    """How clips are heard in noise: one of the recordings and its start depend on the clip's name alone.
+
+    Raises:
+        ConfigError: if there is no recording.
+    """
+    if not noises:
+        raise ConfigError("there is no recording of noise to disturb clips by")
+
+    def hear(clip: Clip) -> Samples:
+        rng = random.Random(clip.audio)
+        noise = clean(noises[rng.randrange(len(noises))])
+        return in_noise(clean(clip), np.roll(noise, -rng.randrange(len(noise))), snr_db)
+
+    return hear
+
+
 def transcripts(
-    model: Model, clips: Sequence[Clip], *, delay_ms: int, chunk_ms: int, batch_size: int
+    model: Model,
+    clips: Sequence[Clip],
+    *,
+    delay_ms: int,
+    chunk_ms: int,
+    batch_size: int,
+    hear: Callable[[Clip], Samples] = clean,
 ) -> dict[str, Transcript]:
     """Transcript by audio name; any error is raised, for data sets have no broken files."""
 
     def audio(clip: Clip) -> Iterator[Samples]:
-        yield load_audio(clip.path).numpy()
+        yield hear(clip)
 
     ordered = sorted(clips, key=lambda clip: clip.duration_ms)
     jobs = ((clip.audio, audio(clip)) for clip in ordered)
@@ -165,20 +199,25 @@ def report(
     chunk_ms: int,
     batch: int,
     offline: CorpusErrors | None = None,
+    noises: Sequence[Clip] = (),
+    snr_db: float | None = None,
 ) -> dict[str, object]:
     """Everything known of one setting, as it goes into a JSON line.
 
     Args:
         offline: of `offline_errors`; None: not asked for.
+        noises: that disturb the clips; snr_db: how much louder the clips are, None: they are heard as they are.
     """
+    hear = clean if snr_db is None else disturbed(noises, snr_db)
     begin = time.monotonic()
-    results = transcripts(model, clips, delay_ms=delay_ms, chunk_ms=chunk_ms, batch_size=batch)
+    results = transcripts(model, clips, delay_ms=delay_ms, chunk_ms=chunk_ms, batch_size=batch, hear=hear)
     seconds = time.monotonic() - begin
     whole = {} if offline is None else {"wer": round(100 * offline.total.rate(), 2), "clips": len(offline.clips)}
     return {
         "model": model.name,
         "delay_ms": delay_ms,
         "chunk_ms": chunk_ms,
+        "snr_db": snr_db,
         **scores(clips, results, aligned),
         "offline": whole or None,
         "seconds": round(seconds, 1),
@@ -211,8 +250,9 @@ def line(entry: dict[str, object]) -> str:
     assert isinstance(delay, dict)
     assert isinstance(subsets, dict)
     each = "  ".join(f"{tag} {values['wer']}" for tag, values in subsets.items())
+    noise = "" if entry.get("snr_db") is None else f", {entry['snr_db']} dB over noise"
     return (
-        f"{entry['model']} delay {entry['delay_ms']} chunk {entry['chunk_ms']}: WER {entry['wer']} % "
+        f"{entry['model']} delay {entry['delay_ms']} chunk {entry['chunk_ms']}{noise}: WER {entry['wer']} % "
         f"{entry['interval']}, median delay {delay['p50_ms']} ms, p90 {delay['p90_ms']} ms | {each} | "
         f"RTF {entry['real_time_factor']}"
     )
@@ -228,6 +268,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--offline", action="store_true", help="also decode every clip as a whole")
     parser.add_argument("--delay-ms", type=int, nargs="+", default=[480])
     parser.add_argument("--chunk-ms", type=int, nargs="+", default=[320])
+    parser.add_argument("--noise", type=Path, help="manifest of recordings without speech, for --snr-db")
+    parser.add_argument("--snr-db", type=float, nargs="+", default=[], help="clips over noise so much louder than it")
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--subset", action="append", default=[])
     parser.add_argument("--batch-size", type=int, default=32)
@@ -238,6 +280,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(args.threads)
     if args.plots is not None and args.out is None:
         raise ConfigError("--plots draws what --out holds; state --out as well")
+    if bool(args.snr_db) != (args.noise is not None):
+        raise ConfigError("--snr-db and --noise go together")
+    noises = () if args.noise is None else read_manifest(args.noise)
     model = asr.load(args.model)
     clips = chosen_clips(args.manifest, every=args.every, subsets=args.subset)
     if args.align:
@@ -251,24 +296,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.out is not None and args.out.exists():
         for row in args.out.read_text().splitlines():
             entry = json.loads(row)
-            done.add((entry["delay_ms"], entry["chunk_ms"]))
-    for chunk_ms in args.chunk_ms:
-        for delay_ms in args.delay_ms:
-            if (delay_ms, chunk_ms) in done:
-                continue
-            entry = report(
-                model,
-                clips,
-                aligned,
-                delay_ms=delay_ms,
-                chunk_ms=chunk_ms,
-                batch=args.batch_size,
-                offline=offline,
-            )
-            print(line(entry), flush=True)
-            if args.out is not None:
-                with args.out.open("a") as out:
-                    out.write(json.dumps(entry) + "\n")
+            done.add((entry["delay_ms"], entry["chunk_ms"], entry.get("snr_db")))
+    for chunk_ms, delay_ms, snr_db in itertools.product(args.chunk_ms, args.delay_ms, args.snr_db or [None]):
+        if (delay_ms, chunk_ms, snr_db) in done:
+            continue
+        entry = report(
+            model,
+            clips,
+            aligned,
+            delay_ms=delay_ms,
+            chunk_ms=chunk_ms,
+            batch=args.batch_size,
+            offline=offline,
+            noises=noises,
+            snr_db=snr_db,
+        )
+        print(line(entry), flush=True)
+        if args.out is not None:
+            with args.out.open("a") as out:
+                out.write(json.dumps(entry) + "\n")
     if args.plots is not None:
         awed.draw(awed.read_results([args.out]), args.plots)
     print(f"{len(clips)} clips", file=sys.stderr)

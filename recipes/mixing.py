@@ -14,7 +14,18 @@ from asr.resample import Samples
 from asr.units import SAMPLE_RATE, samples_to_ms
 from recipes.data import Clip, load_audio
 
-__all__ = ["Joined", "Placed", "at_level", "cut_pieces", "join_clips", "looped", "pink_noise", "rms_db", "white_noise"]
+__all__ = [
+    "Joined",
+    "Placed",
+    "at_level",
+    "cut_pieces",
+    "in_noise",
+    "join_clips",
+    "looped",
+    "pink_noise",
+    "rms_db",
+    "white_noise",
+]
 
 P = TypeVar("P", Samples, bytes)
 
@@ -40,6 +51,25 @@ def at_level(samples: Samples, level_db: float) -> Samples:
         raise ConfigError(f"{len(samples)} samples of digital silence cannot be brought to {level_db} dBFS")
     scaled: Samples = np.clip(samples * 10 ** ((level_db - now_db) / 20), -1, 1).astype(np.float32)
     return scaled
+
+
+def in_noise(samples: Samples, noise: Samples, snr_db: float) -> Samples:
+    """[N] samples over noise, which is looped and scaled to be `snr_db` fainter (root mean squares of the whole).
+
+    The sum is not cut off at full scale: it is heard as numbers, not through a converter.
+
+    >>> heard = in_noise(np.full(4, 0.5), np.array([1.0, -1.0]), 20)
+    >>> (heard - 0.5).round(3).tolist()
+    [0.05, -0.05, 0.05, -0.05]
+
+    Raises:
+        ConfigError: if either is digital silence.
+    """
+    speech_db, noise_db = rms_db(samples), rms_db(noise)
+    if not (np.isfinite(speech_db) and np.isfinite(noise_db)):
+        raise ConfigError("digital silence is no number of decibels louder or fainter than anything")
+    scale = 10 ** ((speech_db - snr_db - noise_db) / 20)
+    return (samples + looped(noise, len(samples)) * scale).astype(samples.dtype)
 
 
 def white_noise(count: int, rng: np.random.Generator) -> Samples:

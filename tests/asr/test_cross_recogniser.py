@@ -253,7 +253,8 @@ def test_waits_within_a_block_cost_no_decoder_row() -> None:
         assert int(outputs[0].decoder_rows[0]) >= 1
 
 
-def test_with_a_ctc_head_a_loud_frame_counts_only_near_a_label(tmp_path: Path) -> None:
+@pytest.mark.parametrize("over_background", [0.0, 1.0])
+def test_with_a_ctc_head_a_frame_counts_near_a_label_however_loud(tmp_path: Path, over_background: float) -> None:
     model = tiny_model.tiny_ctc_model(tmp_path)
     recogniser = model.recogniser
     assert isinstance(recogniser, CrossRecogniser)
@@ -265,17 +266,22 @@ def test_with_a_ctc_head_a_loud_frame_counts_only_near_a_label(tmp_path: Path) -
     blank, keep = recogniser.ctc.blank, recogniser.anchors.keep_frames
     labels = torch.full_like(state.preview.labels, blank)
     state = replace(
-        state, heard=torch.tensor([heard]), loudness=torch.ones_like(state.loudness), quietest=torch.zeros(1)
+        state,
+        heard=torch.tensor([heard]),
+        loudness=torch.full_like(state.loudness, over_background),
+        quietest=torch.zeros(1),
     )
 
-    def loud(labels: torch.Tensor) -> list[int]:
+    def speech(labels: torch.Tensor) -> list[int]:
         shown = replace(state, preview=replace(state.preview, labels=labels))
-        return shown.loud(rows, heard + 6, blank=blank, keep=keep)[0].nonzero()[:, 0].tolist()
+        return shown.speech(rows, heard + 6, blank=blank, keep=keep)[0].nonzero()[:, 0].tolist()
 
-    assert loud(labels) == []
+    assert speech(labels) == []
     spoken = labels.clone()
     spoken[0, -4] = 0  # the fourth step from the end: frames heard - 16 to heard - 13, and two steps on either side
-    assert loud(spoken) == list(range(heard - 24, heard - 4))
+    assert speech(spoken) == list(range(heard - 24, heard - 4))
     labelled = replace(state, preview=replace(state.preview, labels=spoken)).labelled(heard + 6, blank=blank)
     assert labelled[0].nonzero()[:, 0].tolist() == list(range(heard - 16, heard - 12))  # the step itself
     assert bool(state.labelled(heard + 6, blank=None).all())  # without a head nothing is known against a frame
+    headless = state.speech(rows, heard + 6, blank=None, keep=keep)[0].nonzero()[:, 0].tolist()
+    assert headless == (list(range(heard)) if over_background else [])

@@ -43,15 +43,14 @@ def view(attention: dict[int, float], **changes: Any) -> GateView:
     values["count"] = len(values["text"])
     values["text"] = values["text"] + [0] * 3
     values["text_frames"] = values["text_frames"] + [0] * 3
-    loud = values.pop("loud", range(FRAMES))
-    heard = torch.zeros(1, FRAMES, dtype=torch.bool)
-    heard[0, list(loud)] = True
-    labelled = torch.zeros(1, FRAMES, dtype=torch.bool)
-    labelled[0, list(values.pop("labelled", range(FRAMES)))] = True
+    where = {}
+    for name in ("speech", "loud", "labelled"):
+        where[name] = torch.zeros(1, FRAMES, dtype=torch.bool)
+        where[name][0, list(values.pop(name, range(FRAMES)))] = True
     rows = {name: torch.tensor([value]) for name, value in values.items()}
     generator = torch.Generator().manual_seed(0)
     vectors = torch.randn(2, 1, DIM, generator=generator)
-    return GateView(attention=looked, loud=heard, labelled=labelled, hidden=vectors[0], around=vectors[1], **rows)
+    return GateView(attention=looked, hidden=vectors[0], around=vectors[1], **where, **rows)
 
 
 def opens(shown: GateView, config: GateConfig = CONFIG) -> bool:
@@ -137,20 +136,20 @@ def test_shares_count_what_is_older_than_the_edge() -> None:
 
 BARRED: dict[str, GateView] = {
     "the text has ended": view({175: 1.0}, ended=True),
-    "nothing is to be heard": view({175: 1.0}, loud=[164, 206, 175, 176]),
-    "dots out of nothing": view({175: 1.0}, loud=[], letters=False),
+    "nothing is to be heard": view({175: 1.0}, speech=[164, 206, 175, 176]),
+    "dots out of nothing": view({175: 1.0}, speech=[], letters=False),
     "just written from the same place": view({175: 1.0}, text=[1, 2, 3, 4, CANDIDATE]),
     "read just before": view({177: 1.0}, text=[1, 2, 3, 4, CANDIDATE], text_frames=[120, 130, 140, 150, 165]),
     "far behind, but nobody has spoken since": view(
-        {88: 1.0}, text=[1, 2, 3, 4, CANDIDATE], text_frames=[50, 60, 70, 80, 90], loud=list(range(100))
+        {88: 1.0}, text=[1, 2, 3, 4, CANDIDATE], text_frames=[50, 60, 70, 80, 90], speech=list(range(100))
     ),
     "written a little before": view({175: 1.0}, text=[1, CANDIDATE, 3, 4, 5], text_frames=[120, 168, 140, 150, 170]),
     "a piece for the third time": view({175: 1.0}, text=[1, 2, 3, CANDIDATE, CANDIDATE], begins_word=False),
     "it looks back": view({140: 0.6, 175: 0.4}),
 }
 CLEARED: dict[str, GateView] = {
-    "three frames are loud": view({175: 1.0}, loud=[165, 205, 175]),
-    "a sign makes no sound": view({175: 1.0}, loud=[], letters=False, begins_word=False),
+    "three frames are speech": view({175: 1.0}, speech=[165, 205, 175]),
+    "a sign makes no sound": view({175: 1.0}, speech=[], letters=False, begins_word=False),
     "the same word from elsewhere": view(
         {178: 1.0}, text=[1, 2, 3, 4, CANDIDATE], text_frames=[120, 130, 140, 150, 165]
     ),
@@ -201,6 +200,13 @@ def test_a_first_token_needs_the_more_labels_the_less_likely_it_is(
     assert not bool(read(shown, CONFIG).barred[0])  # the guard is a setting of the model's
 
 
+@pytest.mark.parametrize(("loud", "enough"), [([130, 140, 170], 0.25), ([129, 130, 170, 171], 0.5), ([], 0.5)])
+def test_a_first_token_that_nothing_loud_is_read_at_needs_twice_as_much(loud: list[int], enough: float) -> None:
+    first = {**FIRST, "text": [], "text_frames": [], "labelled": range(140, 148), "loud": loud}
+    assert opens(view({140: 1.0}, **{**first, "probability": enough}), GUARDED)
+    assert not opens(view({140: 1.0}, **{**first, "probability": enough - 0.01}), GUARDED)
+
+
 def test_only_the_first_token_after_a_pause_is_guarded() -> None:
     near = {"text_frames": [100, 110, 120, 130, 135], "labelled": [], "probability": 0.6}
     assert opens(view({140: 1.0}, since_pause=1, **near), GUARDED)
@@ -214,7 +220,7 @@ STOP: dict[str, Any] = {
     "letters": False,
     "begins_word": False,
     "text_frames": [95, 105, 115, 125, LAST],
-    "loud": range(LAST + 31),
+    "speech": range(LAST + 31),
     "labelled": [],
 }
 """A full stop, read from the silence behind a text: younger than any gate wants."""
@@ -230,7 +236,7 @@ def test_a_closing_mark_is_written_behind_the_text() -> None:
 @pytest.mark.parametrize(
     "why",
     [
-        {"loud": range(LAST + 32)},  # something follows
+        {"speech": range(LAST + 32)},  # something follows
         {"probability": 0.49},
         {"text_frames": [95, 105, 115, 125, EDGE - CONFIG.closing_frames]},  # not long enough
         {"letters": True},

@@ -18,6 +18,7 @@ from recipes import evaluate
 from recipes.align import AlignedClip, AlignedWord
 from recipes.data import load_audio, read_manifest
 from recipes.evaluate import chosen_clips, line, main, report, transcripts
+from recipes.mixing import rms_db
 from tests.scripted import codes, say, scripted_model
 from tests.tiny_model import tiny_model
 
@@ -201,3 +202,43 @@ def test_a_line_for_people() -> None:
     assert line(entry) == (
         "m delay 480 chunk 320: WER 6.5 % [6.1, 7.0], median delay 470 ms, p90 800 ms | read 5.0  free 8.0 | RTF 0.12"
     )
+
+
+@pytest.fixture
+def hiss(manifest: Path) -> Path:
+    """A manifest of one recording of noise."""
+    rng = np.random.default_rng(1)
+    soundfile.write(manifest.parent / "hiss.wav", rng.uniform(-0.2, 0.2, 5000), 16_000, subtype="FLOAT")
+    entry = {"audio": "hiss.wav", "duration": 5000 / 16_000, "text": None, "source": "s", "licence": "l"}
+    (manifest.parent / "noise.jsonl").write_text(json.dumps(entry) + "\n")
+    return manifest.parent / "noise.jsonl"
+
+
+def test_clips_are_disturbed_by_their_names_and_so_loudly_as_told(manifest: Path, hiss: Path) -> None:
+    noises = read_manifest(hiss)
+    clips = read_manifest(manifest)[:3]
+    for snr_db in (20.0, 0.0):
+        hear = evaluate.disturbed(noises, snr_db)
+        added = [hear(clip) - evaluate.clean(clip) for clip in clips]
+        for clip, noise in zip(clips, added, strict=True):
+            assert rms_db(evaluate.clean(clip)) - rms_db(noise) == pytest.approx(snr_db, abs=0.3)
+            assert np.array_equal(hear(clip), hear(clip))
+        assert not np.allclose(added[0][:100], added[1][:100])
+    with pytest.raises(ConfigError, match="no recording of noise"):
+        evaluate.disturbed([], 10)
+
+
+def test_noise_is_a_setting_of_its_own(
+    model: Model, manifest: Path, hiss: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ["--delay-ms", "80", "--chunk-ms", "320"]
+    plain = run(model, manifest, monkeypatch, *flags)
+    noisy = ["--noise", str(hiss), "--snr-db", "60", "-20"]
+    both = run(model, manifest, monkeypatch, *flags, *noisy)
+    assert both[:1] == plain
+    assert [entry["snr_db"] for entry in both] == [None, 60, -20]
+    assert both[1]["wer"] == plain[0]["wer"] < both[2]["wer"]
+    assert "60.0 dB over noise" in line(both[1])
+    assert run(model, manifest, monkeypatch, *flags, *noisy) == both
+    with pytest.raises(ConfigError, match="--snr-db and --noise go together"):
+        run(model, manifest, monkeypatch, *flags, "--snr-db", "3")
