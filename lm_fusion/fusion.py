@@ -30,7 +30,7 @@ from lm_fusion.spelling import CtcSpelling, DecoderSpelling
 
 __all__ = ["DEFAULT_LM_WEIGHT", "MAX_LM_WEIGHT", "Fusion", "Steering"]
 
-DEFAULT_LM_WEIGHT = 0.2
+DEFAULT_LM_WEIGHT = 0.05
 MAX_LM_WEIGHT = 2.0
 LM, NODE, LIST, PAID = range(4)
 """The columns of a state; PAID in 1/1024 nat."""
