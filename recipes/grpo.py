@@ -33,7 +33,7 @@ from asr.errors import ConfigError, EarlybirdError
 from asr.gate import AttentionGate, LearnedGate
 from asr.model import CrossConfig, Model, build_cross
 from asr.units import STEP_MS
-from recipes.data import Clip, load_audio, read_manifest
+from recipes.data import Clip
 from recipes.distributed import Processes
 from recipes.grpo_metrics import MEASURES, averages, measured
 from recipes.grpo_reward import Outcome, RewardRule, advantages, outcome_of, rewards, segment_scores
@@ -41,7 +41,7 @@ from recipes.lora import attach_lora, merge_lora
 from recipes.rollout import Heard, RolledWord, Rollouts
 from recipes.rollout_cross import policy_of
 from recipes.runs import ROLLOUTS, above, add_outputs, check_same_run, follow, keep, shown_clips, train
-from recipes.sessions import Plan, Session, SessionMaker, taught_clips
+from recipes.sessions import Plan, Session, SessionMaker, read_noises, taught_clips
 from recipes.settings import read_settings
 from recipes.teacher import TaughtWord
 from recipes.updates import Trained, Updates
@@ -429,9 +429,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = GrpoConfig() if args.config is None else read_settings(GrpoConfig, args.config)
         clips, words = taught_clips(args.data)
-        noises = [load_audio(clip.path) for clip in read_manifest(args.noise)] if args.noise is not None else []
         model = with_correcting_gate(asr.load(args.model), hidden=config.gate_hidden)
-        run = Grpo(model, clips, SessionMaker(words, noises), config, processes)
+        run = Grpo(model, clips, SessionMaker(words, read_noises(args.noise)), config, processes)
         shown = shown_clips(args.show)
 
         def saved() -> None:

@@ -15,7 +15,7 @@ from asr.units import SAMPLE_RATE
 from recipes.data import Clip, load_audio, read_manifest
 from recipes.teacher import TaughtWord, read_words
 
-__all__ = ["Plan", "Session", "SessionMaker", "group", "plan_sessions", "taught_clips"]
+__all__ = ["Plan", "Session", "SessionMaker", "group", "plan_sessions", "read_noises", "taught_clips"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +54,12 @@ def taught_clips(sources: Iterable[tuple[Path, Path]]) -> tuple[list[Clip], dict
         words.update(known)
         clips += [clip for clip in read_manifest(manifest) if known.get(clip.audio)]
     return clips, words
+
+
+def read_noises(manifest: Path | None) -> list[Tensor]:
+    """[N] samples of every recording that is longer than a second; none without a manifest."""
+    noises = [load_audio(clip.path) for clip in read_manifest(manifest)] if manifest is not None else []
+    return [noise for noise in noises if noise.shape[0] > SAMPLE_RATE]
 
 
 def plan_sessions(

@@ -35,9 +35,9 @@ from asr.errors import ConfigError, EarlybirdError
 from asr.model import Model
 from asr.recogniser import WAIT
 from asr.units import FRAMES_PER_STEP, SAMPLE_RATE, STEP_SAMPLES
-from recipes.data import Clip, load_audio, read_manifest
+from recipes.data import Clip
 from recipes.runs import Alarm, above, add_outputs, check_same_run, follow, keep, shown_clips, train
-from recipes.sessions import Plan, Session, SessionMaker, group, plan_sessions, taught_clips
+from recipes.sessions import Plan, Session, SessionMaker, group, plan_sessions, read_noises, taught_clips
 from recipes.settings import read_settings
 from recipes.streamed import Layout, decode_streamed, encode_streamed
 from recipes.teacher import full_context_features
@@ -426,11 +426,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = TuneConfig() if args.config is None else read_settings(TuneConfig, args.config)
         clips, words = taught_clips(args.data)
-        noises = [load_audio(clip.path) for clip in read_manifest(args.noise)] if args.noise is not None else []
-        noises = [noise for noise in noises if noise.shape[0] > SAMPLE_RATE]
         model = asr.load(args.model)
         teacher = copy.deepcopy(model) if args.teacher is None else asr.load(args.teacher)
-        tuner = Tuner(model, teacher, clips, SessionMaker(words, noises), config)
+        tuner = Tuner(model, teacher, clips, SessionMaker(words, read_noises(args.noise)), config)
         shown = shown_clips(args.show)
 
         def saved() -> None:
