@@ -15,6 +15,7 @@ import typer
 
 STAGES = {
     "prepare": ("recipes.prepare", "Recordings with transcripts, as you have them, to manifests."),
+    "synthesize": ("recipes.synthesize", "Sentences spoken by synthetic voices, for words that no recording has."),
     "cuts": ("recipes.cuts", "Manifests and word times to lhotse's CutSets, and back."),
     "align": ("recipes.align", "When each word was spoken."),
     "tokenizer": ("recipes.tokenizer", "The CTC head's pieces, from text."),
