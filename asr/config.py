@@ -135,7 +135,7 @@ class GateConfig:
         closing_frames: so long after the newest text, the delay not counted, a mark that is sure is written.
         pause_frames: so long a gap between two tokens' frames is a pause.
         loud_behind_frames, loud_ahead_frames, loud_frames: from so far before to so far behind where a word is read
-            there must be so many frames louder than the background.
+            there must be so many frames that may belong to a word.
         sink_frames: the first frames draw attention for no reason; they are not looked at.
     """
 

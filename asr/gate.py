@@ -20,7 +20,7 @@ from asr.config import GateConfig
 from asr.units import FRAMES_PER_STEP
 
 FAINT_FACTOR = 2.0
-"""So much more evidence a first token needs that is read from nothing loud."""
+"""So much more evidence a first token needs that is read from no speech that is loud."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,8 @@ def read(view: GateView, config: GateConfig) -> Reading:
     silent = (view.letters | view.begins_word) & ((near & view.speech).sum(1) < config.loud_frames)
     around = (ahead >= -config.loud_behind_frames) & (ahead < config.evidence_frames)
     labels = (around & view.labelled).sum(1) / FRAMES_PER_STEP
-    # Noise of one loudness that sounds like a word once in a minute does not rise above itself.
-    faint = (near & view.loud).sum(1) < config.loud_frames
+    # Noise that sounds like a word once in a minute seldom rises above itself where it does.
+    faint = (near & view.speech & view.loud).sum(1) < config.loud_frames
     least = torch.where(faint, FAINT_FACTOR * config.least_evidence, config.least_evidence)
     guessed = (since_pause == 0) & (view.probability * labels < least)
     repeats = _repeats(view, config, frame, stuck)

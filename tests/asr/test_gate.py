@@ -200,9 +200,19 @@ def test_a_first_token_needs_the_more_labels_the_less_likely_it_is(
     assert not bool(read(shown, CONFIG).barred[0])  # the guard is a setting of the model's
 
 
-@pytest.mark.parametrize(("loud", "enough"), [([130, 140, 170], 0.25), ([129, 130, 170, 171], 0.5), ([], 0.5)])
-def test_a_first_token_that_nothing_loud_is_read_at_needs_twice_as_much(loud: list[int], enough: float) -> None:
-    first = {**FIRST, "text": [], "text_frames": [], "labelled": range(140, 148), "loud": loud}
+@pytest.mark.parametrize(
+    ("loud", "speech", "enough"),
+    [
+        ([130, 140, 170], range(200), 0.25),
+        ([129, 130, 170, 171], range(200), 0.5),
+        ([], range(200), 0.5),
+        ([130, 140, 170], range(131, 140), 0.5),  # what is loud is no speech, what may be speech is not loud
+    ],
+)
+def test_a_first_token_that_no_loud_speech_is_read_at_needs_twice_as_much(
+    loud: list[int], speech: range, enough: float
+) -> None:
+    first = {**FIRST, "text": [], "text_frames": [], "labelled": range(140, 148), "loud": loud, "speech": speech}
     assert opens(view({140: 1.0}, **{**first, "probability": enough}), GUARDED)
     assert not opens(view({140: 1.0}, **{**first, "probability": enough - 0.01}), GUARDED)
 
