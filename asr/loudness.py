@@ -1,9 +1,9 @@
-"""How loud a stream is, and for how long it has been quiet: plain energy, no model."""
+"""How loud a stream is, for how long it has been quiet, and how much louder faint speech is made: energy, no model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -49,3 +49,55 @@ class Quiet:
             background = level if background is None else min(background + RISE_DB, level)
             frames = 0 if level >= background + LOUD_DB else frames + 1
         return Quiet(background_db=background, frames=frames)
+
+
+SPEECH_DB = -20.0
+"""Speech whose loudest 20 ms are below this is made louder: recognisers hear little of speech that is fainter."""
+MOST_GAIN_DB = 30.0
+FIRST_FRAMES = 10
+"""After so many loud frames it is known how loud somebody speaks."""
+FALL_DB = 0.06
+"""Loud frames let the loudest one be forgotten by so much each: 3 dB a second of speech."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leveller:
+    """Makes faint speech louder, on what was heard so far alone; a background that nothing rises above stays as it is.
+
+    Attributes:
+        background_db: see `Quiet`; None before the first frame.
+        loudest_db: of the loud frames lately; None before the first.
+        frames: loud ones so far, at most `FIRST_FRAMES`.
+        gain_db: of the newest frame.
+    """
+
+    background_db: float | None = None
+    loudest_db: float | None = None
+    frames: int = 0
+    gain_db: float = 0.0
+
+    def step(self, samples: Samples) -> tuple[Samples, Leveller]:
+        """[N] samples with the gain of each 20 ms, which is reached from that of the last one in a straight line.
+
+        Args:
+            samples: [N], N whole 20 ms.
+        """
+        now, gains = self, [self.gain_db]
+        for level in levels_db(samples):
+            now = now._hear(level)
+            gains.append(now.gain_db)
+        if not any(gains):
+            return samples, now
+        factors = 10 ** (np.array(gains) / 20)
+        at = np.arange(1, len(samples) + 1) / FRAME_SAMPLES
+        return (samples * np.interp(at, np.arange(len(factors)), factors)).astype(samples.dtype), now
+
+    def _hear(self, level: float) -> Leveller:
+        background = self.background_db
+        background = level if background is None else min(background + RISE_DB, level)
+        if level < background + LOUD_DB:
+            return replace(self, background_db=background)
+        loudest = level if self.loudest_db is None else max(level, self.loudest_db - FALL_DB)
+        frames = min(self.frames + 1, FIRST_FRAMES)
+        gain = min(max(SPEECH_DB - loudest, 0.0), MOST_GAIN_DB) if frames == FIRST_FRAMES else 0.0
+        return Leveller(background_db=background, loudest_db=loudest, frames=frames, gain_db=gain)

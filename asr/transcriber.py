@@ -24,7 +24,7 @@ from asr.config import SessionSettings
 from asr.decode import TokenScorer
 from asr.drafting import Drafting
 from asr.errors import AudioFormatError, ConfigError, InvalidSamples, StreamClosed
-from asr.loudness import Quiet, levels_db
+from asr.loudness import Leveller, Quiet, levels_db
 from asr.model import Model
 from asr.preview import preview_words
 from asr.recogniser import WAIT
@@ -76,10 +76,11 @@ class HeardWord:
 
 @dataclass(frozen=True, kw_only=True)
 class _Block:
-    """What the recogniser hears next: audio, then silence up to a whole number of steps."""
+    """What comes next: audio, then silence up to a whole number of steps; `heard`: levelled, for the recogniser."""
 
     samples: Samples
     audio: int
+    heard: Samples
 
     @property
     def silence(self) -> int:
@@ -120,6 +121,7 @@ class Stream:
         self._clock = ClockMap()
         self._text = AssemblerState()
         self._quiet = Quiet()
+        self._leveller = Leveller()
         self._labels: tuple[int, ...] = ()
         self._closed = False
         self._log_probs: Tensor | None = None
@@ -277,13 +279,17 @@ class Stream:
         """The block that is due; None if more audio is needed. The same one until its result has been taken."""
         if self._block is None and self.due:
             if not self.flushing or self._owed >= self._chunk:
-                self._block = _Block(samples=self._take(self._chunk), audio=self._chunk)
+                self._block = self._levelled(self._take(self._chunk), self._chunk)
             else:
                 unit = min(self._chunk, FLUSH_BLOCK_STEPS * STEP_SAMPLES)
                 size = min(self._chunk, max(1, -(-self._owed // unit)) * unit)
                 audio = self._take(self._owed)
-                self._block = _Block(samples=np.pad(audio, (0, size - len(audio))), audio=len(audio))
+                self._block = self._levelled(np.pad(audio, (0, size - len(audio))), len(audio))
         return self._block
+
+    def _levelled(self, samples: Samples, audio: int) -> _Block:
+        heard, self._leveller = self._leveller.step(samples)
+        return _Block(samples=samples, audio=audio, heard=heard)
 
     def _take(self, count: int) -> Samples:
         parts = []
@@ -381,7 +387,7 @@ def decode_due(streams: Iterable[Stream]) -> list[Stream]:
     engine = due[0][0].engine
     if any(stream.engine is not engine for stream, _ in due):
         raise ConfigError("the streams belong to several engines; a batch is one engine's")
-    fresh = {stream._row: block.samples for stream, block in due if stream._result is None}
+    fresh = {stream._row: block.heard for stream, block in due if stream._result is None}
     results = engine.step(fresh)
     for stream, _ in due:
         stream._result = results.get(stream._row, stream._result)
