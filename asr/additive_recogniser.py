@@ -214,9 +214,9 @@ class AdditiveRecogniser(nn.Module):
             newest_step=clock + int(state.available[row] - state.used[row]) - 1,
         )
 
-    def guesses(self, rows: Tensor, state: AdditiveState) -> tuple[Tensor, Tensor]:
-        """What multi-token heads expect `rows` [k] to give next; there are none."""
-        return rows[:, None], torch.zeros_like(rows)
+    def guesses(self, rows: Tensor, state: AdditiveState) -> tuple[Tensor, Tensor, Tensor]:
+        """Nothing: a row hears a step of its own, and there are no multi-token heads."""
+        return rows[:, None], torch.zeros_like(rows), torch.zeros_like(rows, dtype=torch.bool)
 
     def _call(
         self, need: Tensor, settings: RowSettings, draft: Draft | None, state: AdditiveState

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 NOTHING = -2
 """Where a draft says nothing; WAIT is an output like any other."""
 
-SOURCES = ("wait", "ctc", "mtp")
-"""Who may have drafted an output."""
+SOURCES = ("wait", "ctc", "mtp", "own")
+"""Who may have drafted an output; "own": the decoder itself, a block before."""
 
 
 @dataclass(frozen=True)

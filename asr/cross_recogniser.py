@@ -326,24 +326,24 @@ class CrossRecogniser(nn.Module):
             room=self.decoder.text_positions - int(state.decoder.length[row] + state.pending_lens[row]),
         )
 
-    def guesses(self, rows: Tensor, state: CrossState) -> tuple[Tensor, Tensor]:
-        """What the multi-token heads expect `rows` [k] to write next, made of what the last row said.
+    def guesses(self, rows: Tensor, state: CrossState) -> tuple[Tensor, Tensor, Tensor]:
+        """What the decoder expects `rows` [k] to write next, made of what the last row said.
 
-        That row may be of the block before; what is heard behind the place it reads from is this block's.
+        That row may be of the block before, and what it meant to write may still have to wait: it is likely to mean the
+        same when it has heard more. Multi-token heads go on from there; they hear what lies behind the place it reads.
 
         Returns:
-            pieces [k, K + 1] and how many of them [k]: as far as they are likely together, or none without heads.
+            pieces [k, n], how many of them [k] are likely together, and whether the first is the row's own [k].
         """
-        if self.mtp is None:
-            return rows[:, None], torch.zeros_like(rows)
         hidden, attention, logits = (part[rows] for part in state.row.present())
-        center = attended(attention, sink_frames=self.sink_frames)
-        ahead = pooled_ahead(state.memory.features[rows], state.memory.frames[rows], center[:, None])[:, 0]
-        guessed = self.mtp(hidden, ahead, self.decoder.embedding.weight)
-        pieces, lens = likely(
-            logits.masked_fill(self.banned, -torch.inf), guessed, state.row.settled[rows], end_id=self.end_id
-        )
-        return pieces, torch.where(state.row.known[rows], lens, 0)
+        later = logits.new_zeros(rows.shape[0], 0, 1)
+        if self.mtp is not None:
+            center = attended(attention, sink_frames=self.sink_frames)
+            ahead = pooled_ahead(state.memory.features[rows], state.memory.frames[rows], center[:, None])[:, 0]
+            later = self.mtp(hidden, ahead, self.decoder.embedding.weight)
+        settled = state.row.settled[rows]
+        pieces, lens = likely(logits.masked_fill(self.banned, -torch.inf), later, settled, end_id=self.end_id)
+        return pieces, torch.where(state.row.known[rows], lens, 0), ~settled
 
     def _call(self, need: Tensor, draft: Draft | None, state: CrossState) -> tuple[CrossState, Tensor]:
         """Runs the pending rows of the streams `need` [B], and behind them those of the draft's pieces.

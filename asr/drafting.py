@@ -1,4 +1,4 @@
-"""Who drafts what the decoder will say next: nobody, waits, the CTC head's words, multi-token heads, or the last two.
+"""Who drafts what the decoder will say next: nobody, waits, the CTC head's words, the decoder itself, or the last two.
 
 A draft costs decoder rows, never text: in exact mode the decoder's own outputs alone are given.
 """
@@ -29,7 +29,7 @@ DraftMode = Literal["exact", "relaxed", "ctc-shortcut"]
 DRAFTERS: tuple[DrafterName, ...] = get_args(DrafterName)
 DRAFT_MODES: tuple[DraftMode, ...] = get_args(DraftMode)
 
-WAITS, CTC, MTP = range(len(SOURCES))
+WAITS, CTC, MTP, OWN = range(len(SOURCES))
 EARLY_STEPS = 4
 """So much before it is due a word may be written where waits take no row: it is drafted all the same."""
 COMPARED_WORDS = 3
@@ -44,7 +44,8 @@ class Drafting:
 
     Attributes:
         drafter: "none" runs one row after the other; "wait" expects silence; "ctc" the CTC head's words; "mtp" what the
-            multi-token heads guess; "auto" the last two together, or as much of it as the model has.
+            decoder meant to write and its multi-token heads guess behind it; "auto" the last two together, or what the
+            model has of it.
         mode: "exact": drafts never change what is written. "relaxed": a drafted piece is taken as soon as its
             probability is at least `least_probability`. "ctc-shortcut": relaxed, and where the CTC head is sure (its
             entropy is at most `most_entropy` nats at every step), its words are taken without the decoder.
@@ -188,18 +189,19 @@ def _difference(mine: Sequence[str], theirs: Sequence[str]) -> float:
     return row[-1]
 
 
-def joined(guessed: Sequence[int], spoken: Sequence[int]) -> list[tuple[int, int]]:
-    """The multi-token heads' guess and the CTC head's words in one draft of (piece, source).
+def joined(guessed: Sequence[tuple[int, int]], spoken: Sequence[int]) -> list[tuple[int, int]]:
+    """The decoder's guess and the CTC head's words in one draft of (piece, source).
 
-    The heads know signs and capitals, the CTC head what is said further on: the guess leads up to where the words
-    begin, and the words go on from there. Where the two do not meet, the words are taken, behind a guess of one.
+    The decoder knows signs and capitals, the CTC head what is said further on: the guess leads up to where the words
+    begin, and the words go on from there. Where the two do not meet, the guess is taken alone.
     """
-    if not spoken:
-        return [(piece, MTP) for piece in guessed]
-    for at, piece in enumerate(guessed):
+    words = [(piece, CTC) for piece in spoken]
+    if not guessed or not spoken:
+        return words or list(guessed)
+    for at, (piece, _) in enumerate(guessed):
         if piece == spoken[0]:
-            return [(piece, MTP) for piece in guessed[:at]] + [(piece, CTC) for piece in spoken]
-    return [(piece, CTC) for piece in spoken] if not guessed else [(piece, MTP) for piece in guessed]
+            return [*guessed[:at], guessed[at], *words[1:]]
+    return list(guessed)
 
 
 class ModelDrafter:
@@ -219,11 +221,11 @@ class ModelDrafter:
     ) -> Draft | None:
         """See `Drafter.draft`."""
         rows = need.nonzero()[:, 0]
-        guesses: dict[int, list[int]] = {}
+        guesses: dict[int, list[tuple[int, int]]] = {}
         if self.name in ("mtp", "auto"):
-            outputs, lens = model.guesses(rows, state)
-            for row, guess, length in zip(rows.tolist(), outputs.tolist(), lens.tolist(), strict=True):
-                guesses[row] = guess[:length]
+            outputs, lens, own = (part.tolist() for part in model.guesses(rows, state))
+            for row, guess, length, first in zip(rows.tolist(), outputs, lens, own, strict=True):
+                guesses[row] = [(piece, MTP if at or not first else OWN) for at, piece in enumerate(guess[:length])]
         found: list[list[tuple[int, int]]] = [[] for _ in range(need.shape[0])]
         delays, lefts = settings.delay.tolist(), left.tolist()
         for row in rows.tolist():

@@ -96,8 +96,13 @@ class Recogniser(Protocol[S]):
         """What a drafter may know of one row."""
         ...
 
-    def guesses(self, rows: Tensor, state: S) -> tuple[Tensor, Tensor]:
-        """What multi-token heads expect `rows` [k] to give next: outputs [k, n], and how many of them [k]."""
+    def guesses(self, rows: Tensor, state: S) -> tuple[Tensor, Tensor, Tensor]:
+        """What the decoder expects `rows` [k] to give next.
+
+        Returns:
+            outputs [k, n], how many of them [k], and whether the first is the decoder's own [k]; the others are those
+            of multi-token heads.
+        """
         ...
 
     def row(self, active: Tensor, settings: RowSettings, state: S, draft: Draft | None = None) -> tuple[RowOutput, S]:

@@ -114,11 +114,12 @@ def test_i_is_a_capital(words: CtcDrafter) -> None:
 
 
 def test_guess_and_words_meet() -> None:
-    ctc, mtp = SOURCES.index("ctc"), SOURCES.index("mtp")
+    ctc, mtp, own = (SOURCES.index(name) for name in ("ctc", "mtp", "own"))
     assert joined([], [1, 2]) == [(1, ctc), (2, ctc)]
-    assert joined([1, 2], []) == [(1, mtp), (2, mtp)]
-    assert joined([11, 1, 5], [1, 2, 3]) == [(11, mtp), (1, ctc), (2, ctc), (3, ctc)]
-    assert joined([1, 5], [1, 2, 3]) == [(1, ctc), (2, ctc), (3, ctc)]
+    assert joined([(1, own), (2, mtp)], []) == [(1, own), (2, mtp)]
+    assert joined([(11, own), (1, mtp), (5, mtp)], [1, 2, 3]) == [(11, own), (1, mtp), (2, ctc), (3, ctc)]
+    assert joined([(1, own), (5, mtp)], [1, 2, 3]) == [(1, own), (2, ctc), (3, ctc)]
+    assert joined([(7, own), (5, mtp)], [1, 2, 3]) == [(7, own), (5, mtp)]
 
 
 def test_who_can_draft_for_which_model(tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_a_decoder_gives_its_own_text_whatever_the_heads_say(tmp_path: Path, chu
     assert {name: set(one.stats.drafts) for name, one in found.items() if name in ("wait", "ctc", "mtp")} == {
         "wait": set(),  # waits take no row
         "ctc": {"ctc"},
-        "mtp": {"mtp"},
+        "mtp": {"mtp"},  # what the decoder means to write is not likely enough here
     }
     assert found["auto"].stats.decoder_rows > found["none"].stats.decoder_rows
     assert found["auto"].settings["draft"] == "auto"

@@ -59,7 +59,7 @@ def listening(heads: MtpHeads) -> tuple[CrossRecogniser, CrossState]:
 
 
 def guess(model: CrossRecogniser, state: CrossState) -> list[int]:
-    pieces, lens = model.guesses(torch.tensor([0]), state)
+    pieces, lens, _ = model.guesses(torch.tensor([0]), state)
     return pieces[0, : int(lens[0])].tolist()
 
 
@@ -94,11 +94,17 @@ def test_a_guess_ends_where_it_is_unlikely_or_the_text_ends() -> None:
     assert guess(model, spoken) == [3, 4]
 
 
-def test_without_heads_nothing_is_guessed() -> None:
+def test_without_heads_the_guess_is_what_the_decoder_meant_to_write() -> None:
     model, state = listening(Certain(dim=tiny.DIM, heads=3, pieces=20))
     model.mtp = None
-    _, state = model.row(YES, SETTINGS, state)
-    assert guess(model, state) == []
+    output, state = model.row(YES, SETTINGS, state)
+    logits = state.row.said[2].clone()
+    logits[0, 0, 7] = 50.0
+    state = replace(state, row=replace(state.row, said=(*state.row.said[:2], logits)))
+    assert guess(model, state) == [7]
+    assert model.guesses(torch.tensor([0]), state)[2].tolist() == [True]
+    written = model.accept(YES, torch.tensor([7]), output, state)
+    assert guess(model, written) == []
 
 
 @pytest.mark.parametrize("heads", [1, 5])
