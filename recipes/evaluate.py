@@ -4,6 +4,7 @@
 prints a table and, with `--out`, writes one JSON line per setting. `--every N` takes every N-th clip of each subset.
 `--offline` adds what the full-context model writes of the same clips, heard as a whole: the price of the stream.
 `--noise NOISE.jsonl --snr-db 20 10 5` disturbs every clip by one of those recordings; which, its name decides.
+`--gain-db -20` makes all clips 20 dB fainter, as from a far or badly set microphone.
 `--align` first aligns the chosen clips that DEV-ALIGNED.jsonl lacks; `--plots DIR` draws the delays (recipes/awed.py).
 WER: jiwer after the English text normaliser, clips with an empty reference apart. Delay: audio clock, matched words
 only, against the aligned word ends, with the share of deleted words beside it.
@@ -64,6 +65,11 @@ def clean(clip: Clip) -> Samples:
     """[N] samples of a clip as it is."""
     samples: Samples = load_audio(clip.path).numpy()
     return samples
+
+
+def fainter(hear: Callable[[Clip], Samples], gain_db: float) -> Callable[[Clip], Samples]:
+    """How clips are heard so many dB louder or, below 0, fainter."""
+    return lambda clip: hear(clip) * np.float32(10 ** (gain_db / 20))
 
 
 def disturbed(noises: Sequence[Clip], snr_db: float) -> Callable[[Clip], Samples]:
@@ -201,14 +207,16 @@ def report(
     offline: CorpusErrors | None = None,
     noises: Sequence[Clip] = (),
     snr_db: float | None = None,
+    gain_db: float = 0.0,
 ) -> dict[str, object]:
     """Everything known of one setting, as it goes into a JSON line.
 
     Args:
         offline: of `offline_errors`; None: not asked for.
         noises: that disturb the clips; snr_db: how much louder the clips are, None: they are heard as they are.
+        gain_db: of all that is heard.
     """
-    hear = clean if snr_db is None else disturbed(noises, snr_db)
+    hear = fainter(clean if snr_db is None else disturbed(noises, snr_db), gain_db)
     begin = time.monotonic()
     results = transcripts(model, clips, delay_ms=delay_ms, chunk_ms=chunk_ms, batch_size=batch, hear=hear)
     seconds = time.monotonic() - begin
@@ -218,6 +226,7 @@ def report(
         "delay_ms": delay_ms,
         "chunk_ms": chunk_ms,
         "snr_db": snr_db,
+        "gain_db": gain_db,
         **scores(clips, results, aligned),
         "offline": whole or None,
         "seconds": round(seconds, 1),
@@ -251,6 +260,7 @@ def line(entry: dict[str, object]) -> str:
     assert isinstance(subsets, dict)
     each = "  ".join(f"{tag} {values['wer']}" for tag, values in subsets.items())
     noise = "" if entry.get("snr_db") is None else f", {entry['snr_db']} dB over noise"
+    noise += f", gain {entry['gain_db']} dB" if entry.get("gain_db") else ""
     return (
         f"{entry['model']} delay {entry['delay_ms']} chunk {entry['chunk_ms']}{noise}: WER {entry['wer']} % "
         f"{entry['interval']}, median delay {delay['p50_ms']} ms, p90 {delay['p90_ms']} ms | {each} | "
@@ -270,6 +280,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--chunk-ms", type=int, nargs="+", default=[320])
     parser.add_argument("--noise", type=Path, help="manifest of recordings without speech, for --snr-db")
     parser.add_argument("--snr-db", type=float, nargs="+", default=[], help="clips over noise so much louder than it")
+    parser.add_argument("--gain-db", type=float, nargs="+", default=[0.0], help="of all that is heard")
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--subset", action="append", default=[])
     parser.add_argument("--batch-size", type=int, default=32)
@@ -296,9 +307,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.out is not None and args.out.exists():
         for row in args.out.read_text().splitlines():
             entry = json.loads(row)
-            done.add((entry["delay_ms"], entry["chunk_ms"], entry.get("snr_db")))
-    for chunk_ms, delay_ms, snr_db in itertools.product(args.chunk_ms, args.delay_ms, args.snr_db or [None]):
-        if (delay_ms, chunk_ms, snr_db) in done:
+            done.add((entry["delay_ms"], entry["chunk_ms"], entry.get("snr_db"), entry.get("gain_db", 0.0)))
+    settings = itertools.product(args.chunk_ms, args.delay_ms, args.snr_db or [None], args.gain_db)
+    for chunk_ms, delay_ms, snr_db, gain_db in settings:
+        if (delay_ms, chunk_ms, snr_db, gain_db) in done:
             continue
         entry = report(
             model,
@@ -310,6 +322,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             offline=offline,
             noises=noises,
             snr_db=snr_db,
+            gain_db=gain_db,
         )
         print(line(entry), flush=True)
         if args.out is not None:

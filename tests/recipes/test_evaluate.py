@@ -242,3 +242,14 @@ def test_noise_is_a_setting_of_its_own(
     assert run(model, manifest, monkeypatch, *flags, *noisy) == both
     with pytest.raises(ConfigError, match="--snr-db and --noise go together"):
         run(model, manifest, monkeypatch, *flags, "--snr-db", "3")
+
+
+def test_a_gain_is_a_setting_of_its_own(model: Model, manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clip = read_manifest(manifest)[0]
+    hear = evaluate.fainter(evaluate.clean, -20.0)
+    np.testing.assert_allclose(hear(clip), evaluate.clean(clip) / 10, rtol=1e-6)
+    both = run(model, manifest, monkeypatch, "--delay-ms", "80", "--chunk-ms", "320", "--gain-db", "0", "-60")
+    assert [entry["gain_db"] for entry in both] == [0.0, -60.0]
+    assert both[0]["wer"] == 25.0
+    assert both[0]["wer"] < both[1]["wer"]  # this recogniser is spoken to in levels
+    assert "gain -60.0 dB" in line(both[1])
