@@ -18,15 +18,15 @@ RISE_DB = 0.01
 """The background falls to any quieter frame at once and rises by this much a frame: 10 dB in 20 s."""
 
 
-def levels_db(samples: Samples) -> list[float]:
-    """Root mean square of each whole 20 ms of [N] samples, in dB of full scale, at least `FLOOR_DB`.
+def levels_db(samples: Samples, *, floor_db: float = FLOOR_DB) -> list[float]:
+    """Root mean square of each whole 20 ms of [N] samples, in dB of full scale, at least `floor_db`.
 
     >>> levels_db(np.full(700, 0.1, dtype=np.float32))
     [-20.0, -20.0]
     """
     whole = samples[: len(samples) // FRAME_SAMPLES * FRAME_SAMPLES].reshape(-1, FRAME_SAMPLES)
     power = np.square(whole, dtype=np.float64).mean(axis=1)
-    levels = 10 * np.log10(np.maximum(power, 10 ** (FLOOR_DB / 10)))
+    levels = 10 * np.log10(np.maximum(power, 10 ** (floor_db / 10)))
     return [round(level, 3) for level in levels.tolist()]
 
 
@@ -54,6 +54,8 @@ class Quiet:
 SPEECH_DB = -20.0
 """Speech whose loudest 20 ms are below this is made louder: recognisers hear little of speech that is fainter."""
 MOST_GAIN_DB = 30.0
+FAINTEST_DB = -90.0
+"""What is fainter is digital silence to the leveller. It may take hiss for speech: that stays faint all the same."""
 FIRST_FRAMES = 10
 """After so many loud frames it is known how loud somebody speaks."""
 FALL_DB = 0.06
@@ -83,7 +85,7 @@ class Leveller:
             samples: [N], N whole 20 ms.
         """
         now, gains = self, [self.gain_db]
-        for level in levels_db(samples):
+        for level in levels_db(samples, floor_db=FAINTEST_DB):
             now = now._hear(level)
             gains.append(now.gain_db)
         if not any(gains):

@@ -63,6 +63,11 @@ def test_a_background_alone_gets_no_gain(level: float) -> None:
     assert np.array_equal(heard, samples)
 
 
+def test_even_the_faintest_speech_is_made_louder() -> None:
+    _, state = Leveller().step(spoken(-65.0, noise_db=-85.0))
+    assert state.gain_db == MOST_GAIN_DB
+
+
 def test_the_gain_is_bounded_and_falls_at_once_when_somebody_speaks_up() -> None:
     _, state = Leveller().step(spoken(-54.0))
     assert state.gain_db == MOST_GAIN_DB
