@@ -18,6 +18,7 @@ from asr import quantize as module
 from asr.checkpoint import save
 from asr.errors import CheckpointError, ConfigError
 from asr.jobs import transcribe_streams
+from asr.metrics import normalize_english
 from asr.model import Model
 from asr.quantize import Int8Linear, quantize
 from asr.transcriber import transcribe
@@ -117,7 +118,8 @@ def test_a_file_gets_the_same_in_any_batch(make: Callable[[Path], Model], tmp_pa
 def test_the_default_model_writes_nearly_the_same() -> None:
     exact, small = (asr.load(name) for name in ("earlybird-en", "int8:earlybird-en"))
     assert small.name == "earlybird-en, int8"
-    assert transcribe(small, SAMPLE).text.split()[:6] == transcribe(exact, SAMPLE).text.split()[:6]
+    mine, theirs = (normalize_english(transcribe(model, SAMPLE).text).split() for model in (small, exact))
+    assert mine[:6] == theirs[:6]  # marks may differ
 
 
 def test_what_cannot_be_int8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
