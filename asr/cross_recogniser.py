@@ -261,7 +261,7 @@ class CrossRecogniser(nn.Module):
         back = state.heard - state.anchor - newest  # frames since the newest token's
         place = torch.arange(state.loudness.shape[1], 0, -1, device=span.device)  # frames before the end of `heard`
         reach = (back - anchors.tail_frames).clamp(max=anchors.keep_frames)  # the same however long the history is
-        voiced = (state.loudness > (state.quietest + 0.25)[:, None]) & (place < reach[:, None])
+        voiced = state.louder & (place < reach[:, None])
         speaks_on = state.ended & (state.count > 0) & (voiced.sum(1) >= anchors.voiced_frames)
         return state.asked | (span > limit) | pause | (state.count > anchors.text_limit) | speaks_on
 

@@ -85,6 +85,11 @@ class CrossState:
         known = (place < size) & (place >= size - FRAMES_PER_STEP * labels.shape[1])
         return known & self._of_steps(labels != blank, place)
 
+    @property
+    def louder(self) -> Tensor:
+        """[B, H] which frames of `loudness` are 10 dB louder than the background."""
+        return self.loudness > (self.quietest + 0.25)[:, None]
+
     def loud(self, frames: int) -> Tensor:
         """[B, frames] whether each frame since the anchor is known to be 10 dB louder than the background.
 
@@ -92,8 +97,7 @@ class CrossState:
             frames: how many to tell of.
         """
         size, place = self.loudness.shape[1], self._place(frames)
-        louder = self.loudness.gather(1, place.clamp(0, size - 1)) > (self.quietest + 0.25)[:, None]
-        return louder & (place >= 0) & (place < size)
+        return self.louder.gather(1, place.clamp(0, size - 1)) & (place >= 0) & (place < size)
 
     def speech(self, settings: RowSettings, frames: int, *, blank: int | None, keep: int) -> Tensor:
         """[B, frames] whether each frame since the anchor may belong to a word.

@@ -200,7 +200,7 @@ def joined(guessed: Sequence[tuple[int, int]], spoken: Sequence[int]) -> list[tu
         return words or list(guessed)
     for at, (piece, _) in enumerate(guessed):
         if piece == spoken[0]:
-            return [*guessed[:at], guessed[at], *words[1:]]
+            return [*guessed[: at + 1], *words[1:]]
     return list(guessed)
 
 

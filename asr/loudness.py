@@ -30,6 +30,10 @@ def levels_db(samples: Samples, *, floor_db: float = FLOOR_DB) -> list[float]:
     return [round(level, 3) for level in levels.tolist()]
 
 
+def _background(before: float | None, level: float) -> float:
+    return level if before is None else min(before + RISE_DB, level)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Quiet:
     """Attributes: background_db: the level of the background, None before the first frame. frames: since a loud one."""
@@ -46,7 +50,7 @@ class Quiet:
         """The state after frames of these levels."""
         background, frames = self.background_db, self.frames
         for level in levels:
-            background = level if background is None else min(background + RISE_DB, level)
+            background = _background(background, level)
             frames = 0 if level >= background + LOUD_DB else frames + 1
         return Quiet(background_db=background, frames=frames)
 
@@ -95,8 +99,7 @@ class Leveller:
         return (samples * np.interp(at, np.arange(len(factors)), factors)).astype(samples.dtype), now
 
     def _hear(self, level: float) -> Leveller:
-        background = self.background_db
-        background = level if background is None else min(background + RISE_DB, level)
+        background = _background(self.background_db, level)
         if level < background + LOUD_DB:
             return replace(self, background_db=background)
         loudest = level if self.loudest_db is None else max(level, self.loudest_db - FALL_DB)

@@ -293,11 +293,13 @@ def check(
     Raises:
         EarlybirdError: as `run`.
     """
-    settings = list(itertools.product(delays_ms, chunks_ms, batch_sizes if turns else [1]))
-    for at, (delay, chunk, size) in enumerate(settings):
+    settings = list(
+        itertools.product(delays_ms, chunks_ms, [[size] for size in batch_sizes] if turns else [batch_sizes])
+    )
+    for at, (delay, chunk, sizes) in enumerate(settings):
         part = clips[at :: len(settings)] if turns else clips
         plain = run(model, part, Drafting(drafter="none"), delay_ms=delay, chunk_ms=chunk, batch_size=1)
-        for batch, name in itertools.product([size] if turns else batch_sizes, drafters):
+        for batch, name in itertools.product(sizes, drafters):
             mine = run(model, part, Drafting.of(name, "exact"), delay_ms=delay, chunk_ms=chunk, batch_size=batch)
             yield {
                 "delay_ms": delay,
