@@ -35,8 +35,9 @@ from lm_fusion.build import read_lines
 from lm_fusion.fusion import Fusion, Steering
 from lm_fusion.phrases import DEFAULT_BOOST, MAX_BOOST, PhraseList
 from recipes.bias_lists import clip_keywords, distractors, list_for, word_counts
-from recipes.data import Clip, load_audio, read_manifest
+from recipes.data import Clip, load_audio
 from recipes.evaluate import chosen_clips
+from recipes.sessions import read_noises
 
 OWN_LIST_SIZE = 1_000
 """Up to here each clip has a list of its own."""
@@ -303,7 +304,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args.skip_table:
         run_table(model, corpus, args)
     if args.noise is not None:
-        noises = [load_audio(clip.path).numpy() for clip in read_manifest(args.noise) if clip.duration_ms > 1000]
+        noises = [noise.numpy() for noise in read_noises(args.noise)]
         silence = np.zeros(args.silence_seconds * SAMPLE_RATE, dtype=np.float32)
         words = quiet_words(model, [silence, *noises], corpus.others, delay_ms=args.delay_ms, chunk_ms=args.chunk_ms)
         print(f"words on silence and {len(noises)} noises, 100 phrases at boost {MAX_BOOST}: {words}", flush=True)

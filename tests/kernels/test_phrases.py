@@ -43,7 +43,7 @@ def random_tables(seed: int, vocabulary: int = 7, lists: int = 3) -> tuple[Phras
     return tables, torch.tensor(offsets)
 
 
-def compare(backend: str, seed: int, rows: int, device: str = "cpu") -> None:
+def check_backend(backend: str, seed: int, rows: int, device: str = "cpu") -> None:
     """Raises AssertionError where the backend's answers are not the reference's, bit for bit."""
     tables, offsets = random_tables(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -63,11 +63,12 @@ def compare(backend: str, seed: int, rows: int, device: str = "cpu") -> None:
 @given(seed=st.integers(0, 2**31), rows=st.integers(0, 9))
 @settings(max_examples=60, deadline=None)
 def test_numba_is_the_reference(seed: int, rows: int) -> None:
-    compare("numba", seed, rows)
+    check_backend("numba", seed, rows)
 
 
 def test_cuda_is_the_reference_in_the_simulator() -> None:
-    code = "from tests.kernels.test_phrases import compare\nfor seed in range(12): compare('cuda', seed, seed % 5)"
+    code = "from tests.kernels.test_phrases import check_backend\n"
+    code += "for seed in range(12): check_backend('cuda', seed, seed % 5)"
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -76,8 +77,8 @@ def test_cuda_is_the_reference_in_the_simulator() -> None:
 @pytest.mark.skipif(not CUDA, reason="no CUDA device")
 def test_cuda_is_the_reference_on_the_device() -> None:
     for seed in range(20):
-        compare("cuda", seed, 3 * seed, device="cuda")
-        compare("reference", seed, 3 * seed, device="cuda")
+        check_backend("cuda", seed, 3 * seed, device="cuda")
+        check_backend("reference", seed, 3 * seed, device="cuda")
 
 
 @pytest.mark.skipif(CUDA or bool(os.environ.get("NUMBA_ENABLE_CUDASIM")), reason="there is a CUDA device")

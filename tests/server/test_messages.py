@@ -172,16 +172,16 @@ KINDS = st.sampled_from(["start", "update", "flush", "keepalive", "ack", "end"])
 @settings(max_examples=300, deadline=None)
 @given(text=st.text() | JSON.map(json.dumps))
 def test_any_text_is_a_message_or_a_typed_error(text: str) -> None:
-    sound(text)
+    check_answer(text)
 
 
 @settings(max_examples=300, deadline=None)
 @given(kind=KINDS, fields=st.dictionaries(NAMES, JSON), encoding=st.sampled_from(ENCODINGS))
 def test_any_fields_are_a_message_or_a_typed_error(kind: str, fields: dict[str, object], encoding: str) -> None:
-    sound(json.dumps({"encoding": encoding, "sample_rate": 16_000, **fields, "type": kind}))
+    check_answer(json.dumps({"encoding": encoding, "sample_rate": 16_000, **fields, "type": kind}))
 
 
-def sound(text: str) -> None:
+def check_answer(text: str) -> None:
     """Whatever comes back can be sent."""
     code, shown = "none", ""
     try:
