@@ -128,7 +128,7 @@ def test_the_whole_recipe(
 ) -> None:
     lines = []
     for n, text in enumerate(["the zoltan sat", "the dog", "..."]):
-        soundfile.write(tmp_path / f"{n}.wav", bursts(0.7, seed=n).numpy().clip(-1, 1), 16_000)
+        soundfile.write(tmp_path / f"{n}.wav", bursts(1.2, seed=n).numpy().clip(-1, 1), 16_000)
         entry = {"audio": f"{n}.wav", "duration": 1.2, "text": text, "source": "s", "licence": "l"}
         lines.append(json.dumps(entry))
     (tmp_path / "dev.jsonl").write_text("\n".join(lines))
