@@ -335,13 +335,15 @@ class CrossRecogniser(nn.Module):
         Returns:
             pieces [k, n], how many of them [k] are likely together, and whether the first is the row's own [k].
         """
+        settled = state.row.settled[rows]
+        if self.mtp is None and bool(settled.all()):
+            return rows.new_empty(rows.shape[0], 0), torch.zeros_like(rows), ~settled
         hidden, attention, logits = (part[rows] for part in state.row.present())
         later = logits.new_zeros(rows.shape[0], 0, 1)
         if self.mtp is not None:
             center = attended(attention, sink_frames=self.sink_frames)
             ahead = pooled_ahead(state.memory.features[rows], state.memory.frames[rows], center[:, None])[:, 0]
             later = self.mtp(hidden, ahead, self.decoder.embedding.weight)
-        settled = state.row.settled[rows]
         pieces, lens = likely(logits.masked_fill(self.banned, -torch.inf), later, settled, end_id=self.end_id)
         return pieces, torch.where(state.row.known[rows], lens, 0), ~settled
 
