@@ -1,9 +1,9 @@
 """What drafts spare, side by side in one run, and whether they change a word.
 
 `python -m recipes.draft_benchmark speed --audio FILE… [--wider 10]` decodes the same audio by every drafter in turn,
-after a warm-up, several times over; medians count. `none` runs a call for every piece and every block; in the cross
-family waits take no row, so that this is what drafting waits would come to, and a decoder that runs a row at every
-step makes as many calls as there are steps. `--wider F` adds a model whose decoder has F times the parameters: its
+after a warm-up, several times over; medians count. All are measured against `every step`: a call of the decoder in
+every step of 80 ms. `none` runs a call for every piece and every block; in the cross family waits take no row, so that
+this is what drafting waits would come to. `--wider F` adds a model whose decoder has F times the parameters: its
 feed-forwards are widened by random units that nothing reads, so that the text stays and the decoder dominates.
 
 `python -m recipes.draft_benchmark check --manifest DATA/dev.jsonl --delay-ms 480 --chunk-ms 320 --batch-size 1 16`
@@ -50,12 +50,19 @@ from recipes.data import load_audio, read_manifest
 __all__ = ["Measured", "check", "decode", "differences", "drafters_of", "losses", "measure", "run", "table", "wider"]
 
 Clock = Callable[[], float]
+EVERY_STEP = "every step"
+"""In the place of a drafter's name: none, and a call of the decoder in every step, needed or not."""
 
 
 def drafters_of(model: Model) -> list[str]:
     """The drafters that a model can have, none first."""
     lacks = {"ctc": model.ctc_tokenizer is None, "mtp": not model.has_mtp_heads}
     return [name for name in DRAFTERS if not lacks.get(name, False)]
+
+
+def _loops_of(model: Model) -> list[str]:
+    """The drafters, and what is measured against first: in the additive family every step is a call without drafts."""
+    return [EVERY_STEP] * isinstance(model.recogniser, CrossRecogniser) + drafters_of(model)
 
 
 def wider(model: Model, factor: float) -> Model:
@@ -122,15 +129,21 @@ def decode(
     delay_ms: int,
     chunk_ms: int,
     clock: Clock = time.perf_counter,
+    every_step: bool = False,
 ) -> Measured:
     """Decodes [N] samples as one stream, flush included.
 
+    Args:
+        every_step: whether the decoder runs a row in steps that have their answer already.
     Raises:
         ConfigError: if the model was not made for the setting, or cannot draft so.
     """
     settings = model.settings(delay_ms=delay_ms, chunk_ms=chunk_ms)
     engine = StreamEngine(model, slots=1, chunks=[settings.chunk], drafting=drafting)
-    watch, decoder = _Stopwatch(clock), model.recogniser.decoder
+    watch, recogniser, decoder = _Stopwatch(clock), model.recogniser, model.recogniser.decoder
+    more_calls = [0]
+    if every_step:
+        vars(recogniser)["row"] = _with_every_step(recogniser, more_calls)
     if engine.drafter is not None:
         watch.watch(engine.drafter, "draft")
     for name in ("rows", "logits"):
@@ -146,10 +159,32 @@ def decode(
             while moved := advance([stream]):
                 words += moved[0][1].words
             seconds = clock() - begin
-            return Measured(words=tuple(words), stats=stream.stats, seconds=seconds, decoder_seconds=watch.seconds)
+            stats = replace(
+                stream.stats,
+                decoder_calls=stream.stats.decoder_calls + more_calls[0],
+                decoder_rows=stream.stats.decoder_rows + more_calls[0],
+            )
+            return Measured(words=tuple(words), stats=stats, seconds=seconds, decoder_seconds=watch.seconds)
     finally:
+        if every_step:
+            del vars(recogniser)["row"]
         for name in ("rows", "logits"):
             delattr(decoder, name)
+
+
+def _with_every_step(recogniser: Any, more_calls: list[int]) -> Callable[..., Any]:
+    """`recogniser.row` of one stream, which runs the row again in steps that need only what it said before."""
+    row = recogniser.row
+
+    def run(active: torch.Tensor, settings: Any, state: Any, draft: Any = None) -> Any:
+        if bool(active.any()) and not bool(recogniser.needs_call(active, state).any()):
+            again = state.pending[:, : int(state.pending_lens.max())]
+            hidden, _ = recogniser.decoder.rows(again, state.pending_lens, state.decoder, state.memory)
+            recogniser.decoder.logits(hidden)
+            more_calls[0] += 1
+        return row(active, settings, state, draft)
+
+    return run
 
 
 def measure(
@@ -161,17 +196,19 @@ def measure(
     repeats: int,
     clock: Clock = time.perf_counter,
 ) -> list[dict[str, object]]:
-    """An entry for every model, chunk and drafter.
+    """An entry for every model, chunk and drafter, cross-family models' ratios to `every step`, others' to none.
 
     Raises:
         ConfigError: if there is nothing to measure, or a drafter in exact mode changed a word.
     """
     if not len(samples) or repeats < 1:
         raise ConfigError(f"need audio and repeats; got {len(samples)} samples and {repeats} repeats")
-    cases = [(model, chunk, name) for model in models for chunk in chunks_ms for name in drafters_of(model)]
+    cases = [(model, chunk, name) for model in models for chunk in chunks_ms for name in _loops_of(model)]
 
     def one(model: Model, chunk: int, name: str) -> Measured:
-        return decode(model, samples, Drafting.of(name, "exact"), delay_ms=delay_ms, chunk_ms=chunk, clock=clock)
+        every_step = name == EVERY_STEP
+        drafting = Drafting.of("none" if every_step else name, "exact")
+        return decode(model, samples, drafting, delay_ms=delay_ms, chunk_ms=chunk, clock=clock, every_step=every_step)
 
     for case in cases:
         one(*case)
@@ -184,7 +221,7 @@ def measure(
         seconds, decoder = (
             statistics.median(getattr(m, field) for m in measured) for field in ("seconds", "decoder_seconds")
         )
-        if name == "none":
+        if name == _loops_of(model)[0]:
             base = {"calls": stats.decoder_calls, "seconds": seconds, "decoder": decoder}
             plain = measured[0].words
         elif differences(plain, measured[0].words):
@@ -212,14 +249,14 @@ def measure(
 
 
 def table(found: Iterable[dict[str, object]]) -> str:
-    """The entries for people; the ratios are to `none` of the same model and chunk."""
+    """The entries for people; the ratios are to the first of the same model and chunk."""
     lines = [
-        f"{'model':<30} {'chunk':>5} {'draft':>5} {'calls':>6} {'rows':>6} {'steps/call':>10} {'calls ÷':>8} "
+        f"{'model':<30} {'chunk':>5} {'draft':>10} {'calls':>6} {'rows':>6} {'steps/call':>10} {'calls ÷':>8} "
         f"{'time ÷':>7} {'decoder ÷':>9}"
     ]
     for entry in found:
         lines.append(
-            f"{entry['model']:<30} {entry['chunk_ms']:>5} {entry['draft']:>5} {entry['decoder_calls']:>6} "
+            f"{entry['model']:<30} {entry['chunk_ms']:>5} {entry['draft']:>10} {entry['decoder_calls']:>6} "
             f"{entry['decoder_rows']:>6} {entry['steps_a_call']:>10.2f} {entry['fewer_calls']:>8.2f} "
             f"{entry['faster']:>7.2f} {entry['decoder_faster']:>9.2f}"
         )

@@ -55,17 +55,18 @@ def test_seconds_are_those_of_the_clock_and_the_decoder_is_left_as_it_was(model:
     assert "rows" not in vars(model.recogniser.decoder)
 
 
-def test_entries_are_ratios_to_no_draft_of_the_same_model_and_chunk(model: Model) -> None:
+def test_entries_are_ratios_to_a_call_in_every_step_of_the_same_model_and_chunk(model: Model) -> None:
     found = measure([model], bursts(4).numpy(), delay_ms=160, chunks_ms=[320, 1600], repeats=1)
     assert [(entry["chunk_ms"], entry["draft"]) for entry in found] == list(
-        itertools.product((320, 1600), ("none", "wait", "ctc", "auto"))
+        itertools.product((320, 1600), ("every step", "none", "wait", "ctc", "auto"))
     )
-    for entry in found:
-        if entry["draft"] in ("none", "wait"):
-            assert entry["fewer_calls"] == 1.0
-        if entry["draft"] == "none":
-            assert entry["faster"] == entry["decoder_faster"] == 1.0
-    assert len(table(found).splitlines()) == 9
+    for every, none, wait, *_ in (found[:5], found[5:]):
+        assert every["fewer_calls"] == every["faster"] == every["decoder_faster"] == 1.0
+        # Every step has a call, and pieces that go in the same step have another.
+        assert int(str(every["decoder_calls"])) >= int(str(every["steps"])) > int(str(none["decoder_calls"]))
+        assert none["decoder_calls"] == wait["decoder_calls"]
+    assert "row" not in vars(model.recogniser)
+    assert len(table(found).splitlines()) == 11
     with pytest.raises(ConfigError, match="audio and repeats"):
         measure([model], bursts(4).numpy()[:0], delay_ms=160, chunks_ms=[320], repeats=1)
 
