@@ -1,8 +1,9 @@
 """A model as a folder, and models by name.
 
 A checkpoint folder holds `config.json` ({"format", "family", "name", "model"}), `model.safetensors`, `tokenizer.json`
-and `MODEL_CARD.md`, and exactly where there is a CTC head its sentencepiece file `ctc.model`. Its weights must be
-exactly those that its configuration describes.
+and `MODEL_CARD.md`, exactly where there is a CTC head its sentencepiece file `ctc.model`, and exactly where there are
+multi-token heads their weights in `mtp.safetensors`: heads can be added to a model whose own file stays as it is. The
+weights must be exactly those that the configuration describes.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ WHISPER_PREFIX = "whisper:"
 INT8_PREFIX = "int8:"
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "MODEL_CARD.md")
 CTC_FILE = "ctc.model"
+MTP_FILE = "mtp.safetensors"
+MTP_PREFIX = "mtp."
 SHOWN_KEYS = 5
 
 
@@ -109,7 +112,12 @@ def save(model: Model, folder: str | os.PathLike[str], card: str) -> None:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").unlink(missing_ok=True)
-    save_file({name: value.contiguous() for name, value in weights.items()}, folder / "model.safetensors")
+    heads = {name: value.contiguous() for name, value in weights.items() if name.startswith(MTP_PREFIX)}
+    own = {name: value.contiguous() for name, value in weights.items() if name not in heads}
+    save_file(own, folder / "model.safetensors")
+    (folder / MTP_FILE).unlink(missing_ok=True)
+    if heads:
+        save_file(heads, folder / MTP_FILE)
     _copy(model.vocabulary.path, folder / "tokenizer.json")
     if model.ctc_tokenizer is None:
         (folder / CTC_FILE).unlink(missing_ok=True)
@@ -152,14 +160,20 @@ def load_checkpoint(
     header = _header(folder / "config.json")
     vocabulary = Vocabulary(folder / "tokenizer.json")
     model = _built(header, vocabulary, folder)
-    try:
-        weights = load_file(folder / "model.safetensors")
-    except SafetensorError as error:
-        raise CheckpointError(f"{folder / 'model.safetensors'} cannot be read: {error}") from error
+    weights = _weights(folder / "model.safetensors")
+    if (folder / MTP_FILE).exists():
+        weights |= _weights(folder / MTP_FILE)
     _check_weights(model.recogniser.state_dict(), weights, folder)
     model.recogniser.load_state_dict(weights)
     model.recogniser.to(device=device, dtype=dtype).eval()
     return model
+
+
+def _weights(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
 
 
 def _header(path: Path) -> dict[str, Any]:

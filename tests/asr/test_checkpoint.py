@@ -14,6 +14,7 @@ from asr import checkpoint
 from asr.checkpoint import load_checkpoint, save
 from asr.errors import CheckpointError, ConfigError
 from asr.model import CrossConfig, Model
+from recipes.mtp import with_mtp_heads
 from tests.tiny_model import bursts, edit_config, tiny_additive_model, tiny_ctc_model, tiny_model
 
 CARD = "# Tiny\n\nRandom weights.\n"
@@ -67,6 +68,23 @@ def test_a_loaded_model_transcribes(folder: Path) -> None:
     transcript = asr.transcribe(asr.load(folder), bursts(1.0), delay_ms=80, chunk_ms=160)
     assert transcript.audio_samples == 16_000
     assert transcript.settings["model"] == "tiny"
+
+
+def test_multi_token_heads_are_added_to_a_model_whose_own_file_stays(
+    model: Model, folder: Path, tmp_path: Path
+) -> None:
+    save(with_mtp_heads(model, heads=2, pieces=20), tmp_path / "heads", CARD)
+    own = "model.safetensors"
+    assert (tmp_path / "heads" / own).read_bytes() == (folder / own).read_bytes()
+    assert load_checkpoint(tmp_path / "heads").has_mtp_heads
+    save(load_checkpoint(tmp_path / "heads"), tmp_path / "again", CARD)
+    heads = checkpoint.MTP_FILE
+    assert (tmp_path / "again" / heads).read_bytes() == (tmp_path / "heads" / heads).read_bytes()
+    (tmp_path / "heads" / heads).unlink()
+    with pytest.raises(CheckpointError, match=r"missing: mtp\."):
+        load_checkpoint(tmp_path / "heads")
+    save(model, tmp_path / "again", CARD)
+    assert not (tmp_path / "again" / heads).exists()
 
 
 def alter(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
