@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from asr.results import FileResult
 from asr.words import Transcript, Word
+from recipes.subtitle_check import broken_rules, main, read_srt, read_vtt
 from server.writers import render_ctm, render_json, render_text
 from server.writers_subtitles import cues_of, render_srt, render_vtt
-from tests.streaming.test_subtitles import broken_rules, spoken
+from tests.streaming.test_subtitles import spoken
 
 ODD = ["{b}", "<i>", "&amp;", "-->", "d\\N\\h{\\i1}e", "1", "00:00:01,000", "NOTE", "it's", "日本"]
 
@@ -24,41 +25,51 @@ def result_of(*lanes: list[Word], seconds: int = 60) -> FileResult:
     return FileResult(path=Path("a.wav"), transcripts=transcripts)
 
 
-def read_srt(text: str) -> list[tuple[int, int, str]]:
-    return [
-        (round(s.start.total_seconds() * 1000), round(s.end.total_seconds() * 1000), s.content) for s in srt.parse(text)
-    ]
-
-
-def read_vtt(text: str) -> list[tuple[int, int, str]]:
-    captions = webvtt.from_buffer(io.StringIO(text)).captions
-    return (
-        [(round(c.start_in_seconds * 1000), round(c.end_in_seconds * 1000), "\n".join(c.lines)) for c in captions]
-        if captions and isinstance(captions[0].start_in_seconds, float)
-        else [(_ms(c.start), _ms(c.end), "\n".join(c.lines)) for c in captions]
-    )
-
-
-def _ms(stamp: str) -> int:
-    hours, minutes, seconds = stamp.split(":")
-    return (int(hours) * 60 + int(minutes)) * 60_000 + round(float(seconds) * 1000)
-
-
-def unescaped(text: str) -> str:
-    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
-
-
 @settings(max_examples=30, deadline=None)
 @given(words=st.lists(st.sampled_from([*ODD, "the", "cat", "sat.", "and,"]), min_size=1, max_size=40))
 def test_two_other_parsers_read_what_was_laid_out(words: list[str]) -> None:
     result = result_of(spoken(" ".join(words)))
     cues = cues_of(result, label="")
     assert broken_rules(cues) == []
-    laid_out = [(cue.start_ms, cue.end_ms, "\n".join(cue.lines)) for cue in cues]
-    plain = [(start, end, text.replace("\u200b", "")) for start, end, text in read_srt(render_srt(result, "a.wav"))]
-    assert plain == laid_out
-    from_vtt = read_vtt(render_vtt(result, "a.wav"))
-    assert [(start, end, unescaped(text).replace("\u200b", "")) for start, end, text in from_vtt] == laid_out
+    assert read_srt(render_srt(result, "a.wav")) == cues
+    assert read_vtt(render_vtt(result, "a.wav")) == cues
+
+
+BAD = """WEBVTT
+
+00:00:01.000 --> 00:00:01.900
+too short
+
+00:00:03.000 --> 00:00:05.500
+a line that is too long for a screen, by far
+
+00:00:04.000 --> 00:00:05.500
+on the screen with another, and too fast
+to be read
+"""
+
+
+def test_a_folder_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = result_of(spoken("Hello there, <friend>. " * 10))
+    (tmp_path / "in").mkdir()
+    good = tmp_path / "in" / "good.srt"
+    good.write_text(render_srt(result, "a.wav"))
+    good.with_suffix(".vtt").write_text(render_vtt(result, "a.wav"))
+    assert main([str(tmp_path)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["files"], told["rules_broken"], told["parsers_differ"]) == (1, [], [])
+    assert told["captions"] > 1
+    bad = tmp_path / "bad.srt"
+    bad.write_text(BAD.removeprefix("WEBVTT\n\n").replace(".", ","))
+    bad.with_suffix(".vtt").write_text(BAD.replace("too short", "too brief"))
+    assert main([str(tmp_path)]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert [rule.split(": ")[1] for rule in told["rules_broken"]] == ["overlap", "time", "lines", "too fast"]
+    assert told["parsers_differ"] == [str(bad)]
+    bad.with_suffix(".vtt").write_text("no header")
+    assert main([str(tmp_path)]) == 2
+    assert main([str(tmp_path / "none")]) == 2
+    assert "there is no .srt file" in capsys.readouterr().err
 
 
 def test_known_subtitles() -> None:
@@ -84,9 +95,9 @@ def call() -> FileResult:
 
 def test_channels_are_named_in_every_format(call: FileResult) -> None:
     assert render_text(call, "a.wav") == "channel 0: how are you\nchannel 1: well thanks\n"
-    assert [text for _, _, text in read_srt(render_srt(call, "a.wav"))] == [
-        "Channel 0: how are you",
-        "Channel 1: well thanks",
+    assert [cue.lines for cue in read_srt(render_srt(call, "a.wav"))] == [
+        ("Channel 0: how are you",),
+        ("Channel 1: well thanks",),
     ]
     captions = webvtt.from_buffer(io.StringIO(render_vtt(call, "a.wav"))).captions
     assert [(caption.voice, caption.text) for caption in captions] == [

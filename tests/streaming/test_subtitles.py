@@ -1,18 +1,13 @@
-from itertools import pairwise
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr.words import Word
+from recipes.subtitle_check import broken_rules
 from streaming.subtitles import (
     LEAST_MS,
-    LINE_COLUMNS,
-    LINES,
-    MOST_MS,
     MS_A_CHARACTER,
     Cue,
-    columns,
     cue_lines,
     lay_out,
 )
@@ -29,21 +24,6 @@ def spoken(text: str, *, ms_a_word: int = 300, start_ms: int = 0, pauses: dict[s
 
 def texts(cues: list[Cue]) -> list[str]:
     return [" / ".join(cue.lines) for cue in cues]
-
-
-def broken_rules(cues: list[Cue]) -> list[str]:
-    found = [f"overlap: {a} {b}" for a, b in pairwise(cues) if b.start_ms < a.end_ms]
-    for cue in cues:
-        shown = cue.end_ms - cue.start_ms
-        if not 1 <= len(cue.lines) <= LINES or any(columns(line) > LINE_COLUMNS for line in cue.lines):
-            found.append(f"lines: {cue}")
-        if not LEAST_MS <= shown <= MOST_MS:
-            found.append(f"time: {cue}")
-        if sum(map(len, cue.lines)) * MS_A_CHARACTER > shown:
-            found.append(f"too fast: {cue}")
-        if cue.start_ms < 0 or not all(cue.lines):
-            found.append(f"empty: {cue}")
-    return found
 
 
 letters = st.text("abcdefghij日本.,?'", min_size=1, max_size=60)
