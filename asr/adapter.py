@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asr.errors import AudioFormatError
+from asr.invariant import Linear
 from asr.units import FRAMES_PER_STEP
 
 
@@ -19,8 +20,8 @@ class Adapter(nn.Module):
 
     def __init__(self, *, frame_dim: int, dim: int) -> None:
         super().__init__()
-        self.first = nn.Linear(FRAMES_PER_STEP * frame_dim, dim, bias=False)
-        self.second = nn.Linear(dim, dim, bias=False)
+        self.first = Linear(FRAMES_PER_STEP * frame_dim, dim, bias=False)
+        self.second = Linear(dim, dim, bias=False)
 
     def forward(self, frames: Tensor) -> Tensor:
         """[B, T, C] -> [B, T/4, D].

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from asr.blocks import Attention, Rotary, SwigluFeedForward, ring_mask
 from asr.errors import ConfigError
+from asr.invariant import Linear, linear
 from asr.state import KVRing, Rings
 
 
@@ -35,8 +36,8 @@ class DelayCondition(nn.Module):
         self.register_buffer(
             "frequency", torch.exp(-math.log(10_000) * torch.arange(half) / half), persistent=False
         )  # [C/2]
-        self.first = nn.Linear(dim, hidden, bias=False)
-        self.second = nn.Linear(hidden, dim, bias=False)
+        self.first = Linear(dim, hidden, bias=False)
+        self.second = Linear(hidden, dim, bias=False)
 
     def embed(self, delay: Tensor) -> Tensor:
         """τ in steps [B] -> t [B, C], cosines first; computed in float32."""
@@ -193,7 +194,7 @@ class AdditiveDecoder(nn.Module):
         """[..., C] -> [..., V + 1], the wait last; tied to the embedding."""
         if self.readout is not None:
             return self.readout(hidden)  # type: ignore[no-any-return]
-        return hidden @ self.embedding.weight.T
+        return linear(hidden, self.embedding.weight)
 
     def forward(self, tokens: Tensor, audio: Tensor, delay: Tensor) -> Tensor:
         """The teacher-forced training forward: tokens [B, T], audio [B, T, C], delay [B] -> logits [B, T, V + 1]."""

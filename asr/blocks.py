@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asr.errors import ConfigError
+from asr.invariant import Linear, queries_filled_up
 from asr.state import KVRing
 
 
@@ -65,10 +66,10 @@ class Attention(nn.Module):
         if heads % kv_heads:
             raise ConfigError(f"heads ({heads}) must be a multiple of kv_heads ({kv_heads})")
         self.heads, self.kv_heads, self.head_dim, self.rotary = heads, kv_heads, head_dim, rotary
-        self.query = nn.Linear(dim, heads * head_dim, bias=query_bias)
-        self.key = nn.Linear(dim, kv_heads * head_dim, bias=key_bias)
-        self.value = nn.Linear(dim, kv_heads * head_dim, bias=value_bias)
-        self.out = nn.Linear(heads * head_dim, dim, bias=output_bias)
+        self.query = Linear(dim, heads * head_dim, bias=query_bias)
+        self.key = Linear(dim, kv_heads * head_dim, bias=key_bias)
+        self.value = Linear(dim, kv_heads * head_dim, bias=value_bias)
+        self.out = Linear(heads * head_dim, dim, bias=output_bias)
 
     def split(self, x: Tensor) -> Tensor:
         """[B, T, H*D] -> [B, H, T, D]."""
@@ -87,14 +88,19 @@ class Attention(nn.Module):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
         """Output [B, T, C]; mask [B, 1, T, S] is True where a query may look."""
         grouped = self.heads != self.kv_heads
-        y = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=grouped)
+        count = query.shape[2]
+        query, mask = queries_filled_up(query, mask)
+        y = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=grouped)[:, :, :count]
         return self.out(y.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def attend_with_weights(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Output [B, T, C] and the attention weights [B, H, T, S]; heads == kv_heads."""
+        count = query.shape[2]
+        query, mask = queries_filled_up(query, mask)
         score = query @ key.transpose(-1, -2) * (1 / math.sqrt(self.head_dim))
         weight = score.masked_fill(~mask, -math.inf).softmax(-1)  # [B, H, T, S]
-        return self.out((weight @ value).transpose(1, 2).flatten(2)), weight
+        seen = (weight @ value)[:, :, :count]
+        return self.out(seen.transpose(1, 2).flatten(2)), weight[:, :, :count]
 
     def step(
         self, x: Tensor, positions: Tensor, lens: Tensor, ring: KVRing, mask: Tensor, rows: Tensor | None
@@ -112,8 +118,8 @@ class GeluFeedForward(nn.Module):
 
     def __init__(self, *, dim: int, hidden: int) -> None:
         super().__init__()
-        self.up = nn.Linear(dim, hidden)
-        self.down = nn.Linear(hidden, dim)
+        self.up = Linear(dim, hidden)
+        self.down = Linear(hidden, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, C] -> [B, T, C]."""
@@ -125,9 +131,9 @@ class SwigluFeedForward(nn.Module):
 
     def __init__(self, *, dim: int, hidden: int, down_bias: bool) -> None:
         super().__init__()
-        self.gate = nn.Linear(dim, hidden, bias=False)
-        self.up = nn.Linear(dim, hidden, bias=False)
-        self.down = nn.Linear(hidden, dim, bias=down_bias)
+        self.gate = Linear(dim, hidden, bias=False)
+        self.up = Linear(dim, hidden, bias=False)
+        self.down = Linear(hidden, dim, bias=down_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, C] -> [B, T, C]."""
@@ -153,6 +159,7 @@ def ring_mask(ring: KVRing, positions: Tensor, lens: Tensor, rows: Tensor | None
     last = end[:, None] - 1  # the newest position that a slot may hold
     slot = last - (last - slots) % ring.capacity
     valid = (slot >= (length - ring.left_context).clamp(min=0)[:, None]) & (slot < end[:, None])  # [k, visible]
+    valid &= slots < ring.capacity
     if window is None:
         return valid[:, None, None, :].expand(-1, 1, count, -1)
     query = torch.minimum(positions, (end - 1)[:, None])[:, :, None]  # padding asks from the last valid position

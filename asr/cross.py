@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from asr.blocks import Attention, GeluFeedForward, ring_mask
 from asr.encoder import whisper_attention
 from asr.errors import SpeculationBudgetExceeded
+from asr.invariant import KEYS, filled_up, linear
 from asr.state import KVRing, Rings
 
 
@@ -22,8 +23,8 @@ class CrossMemory:
     """Cross-attention keys and values of the frames since the anchor.
 
     Attributes:
-        keys, values: per layer [B, H, M + 1, D]. The first `final` frames stay; those up to `frames` are the present
-            block's provisional and silence frames, written over by the next block; the last slot takes padding.
+        keys, values: per layer [B, H, more than M, D]. The first `final` frames stay; those up to `frames` are the
+            present block's provisional and silence frames, written over by the next block; slot M takes padding.
         features: [B, M + 1, C] the encoder's output that they were made of.
         final, frames: [B] counts.
     """
@@ -37,7 +38,7 @@ class CrossMemory:
     @property
     def capacity(self) -> int:
         """Frames a row can hold."""
-        return self.keys[0].shape[2] - 1
+        return self.features.shape[1] - 1
 
     def seen(self, rows: Tensor | None) -> Tensor:
         """[k] frames that `rows` look through, at least one."""
@@ -141,7 +142,7 @@ class CrossDecoder(nn.Module):
     def init_memory(self, batch: int, *, frames: int) -> CrossMemory:
         """An empty memory of up to `frames` frames a row."""
         weight = self.embedding.weight
-        shape = (batch, self.heads, frames + 1, self.dim // self.heads)
+        shape = (batch, self.heads, filled_up(frames + 1, KEYS), self.dim // self.heads)
         zero = torch.zeros(batch, dtype=torch.int64, device=weight.device)
         keys, values = (tuple(weight.new_zeros(shape) for _ in self.layers) for _ in range(2))
         return CrossMemory(keys, values, weight.new_zeros(batch, frames + 1, self.dim), zero, zero)
@@ -191,20 +192,21 @@ class CrossDecoder(nn.Module):
         x = self.embedding(tokens) + self.positions[positions.clamp(max=self.text_positions - 1)]
         text_mask = ring_mask(state.rings[0], positions, lens, rows, window=self.text_positions)
         frames = memory.seen(rows)
-        seen = int(frames.max())
+        visible = int(frames.max())
+        seen = filled_up(visible, KEYS)
         frame_mask = (torch.arange(seen, device=tokens.device) < frames[:, None])[:, None, None]
         attention: list[Tensor] = []
         for index, (layer, ring) in enumerate(zip(self._layers(), state.rings, strict=True)):
             x = x + layer.attention.step(layer.attention_norm(x), positions, lens, ring, text_mask, rows)
             x, weights = layer.look(x, *memory.readable(index, seen, rows), frame_mask)
             attention.extend(weights[:, head] for at, head in self.alignment_heads if at == index)
-        return self.norm(x), torch.stack(attention).mean(0)
+        return self.norm(x), torch.stack(attention).mean(0)[..., :visible]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., C] -> [..., V], tied to the embedding."""
         if self.readout is not None:
             return self.readout(hidden)  # type: ignore[no-any-return]
-        return hidden @ self.embedding.weight.T
+        return linear(hidden, self.embedding.weight)
 
     def forward(self, tokens: Tensor, frames: Tensor, frame_lens: Tensor) -> tuple[Tensor, Tensor]:
         """Teacher-forced decode of whole sequences, as Whisper does offline.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from asr.invariant import GRU, Linear
 from asr.units import FRAMES_PER_STEP
 
 
@@ -24,10 +25,10 @@ class CtcHead(nn.Module):
     def __init__(self, *, dim: int, hidden: int, pieces: int) -> None:
         super().__init__()
         self.hidden, self.pieces = hidden, pieces
-        self.project = nn.Linear(FRAMES_PER_STEP * dim, hidden)
-        self.gru = nn.GRU(hidden, hidden, batch_first=True)
+        self.project = Linear(FRAMES_PER_STEP * dim, hidden)
+        self.gru = GRU(hidden, hidden, batch_first=True)
         self.norm = nn.LayerNorm(hidden)
-        self.out = nn.Linear(hidden, pieces + 1)
+        self.out = Linear(hidden, pieces + 1)
 
     @property
     def blank(self) -> int:

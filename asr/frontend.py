@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asr.errors import AudioFormatError, InvalidSamples
+from asr.invariant import Conv1d, linear
 from asr.units import FRAMES_PER_STEP, MEL_SAMPLES, SAMPLE_RATE, STEP_SAMPLES
 
 WINDOW_SAMPLES = 400
@@ -73,8 +74,8 @@ class Frontend(nn.Module):
         self.mel_bins, self.dim = mel_bins, dim
         self.register_buffer("filters", torch.from_numpy(mel_filters(mel_bins)), persistent=False)
         self.register_buffer("window", torch.hann_window(WINDOW_SAMPLES), persistent=False)
-        self.conv1 = nn.Conv1d(mel_bins, dim, 3)
-        self.conv2 = nn.Conv1d(dim, dim, 3, stride=2)
+        self.conv1 = Conv1d(mel_bins, dim, 3)
+        self.conv2 = Conv1d(dim, dim, 3, stride=2)
 
     @property
     def floor(self) -> float:
@@ -105,7 +106,7 @@ class Frontend(nn.Module):
         """[B, 360 + 160 T] -> log-mel [B, F, T] of the T complete windows, scaled as Whisper scales it."""
         window = samples.unfold(1, WINDOW_SAMPLES, MEL_SAMPLES) * self.window  # [B, T, 400]
         power = torch.fft.rfft(window.float()).abs().square()  # [B, T, 201]
-        mel: Tensor = (power @ self.filters).clamp(min=1e-10).log10().clamp(min=MEL_FLOOR)
+        mel: Tensor = linear(power, self.filters.T).clamp(min=1e-10).log10().clamp(min=MEL_FLOOR)
         return ((mel + 4) / 4).transpose(1, 2).to(self.conv1.weight.dtype)
 
     def step(self, samples: Tensor, lens: Tensor, state: FrontendState) -> tuple[Tensor, Tensor, Tensor, FrontendState]:

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from asr.anchoring import newest_frame
 from asr.config import GateConfig
+from asr.invariant import Linear
 from asr.units import FRAMES_PER_STEP
 
 FAINT_FACTOR = 2.0
@@ -223,11 +224,11 @@ class LearnedGate(nn.Module):
     def __init__(self, config: GateConfig, *, dim: int, hidden: int) -> None:
         super().__init__()
         self.config = config
-        self.state = nn.Linear(dim, hidden)
-        self.around = nn.Linear(dim, hidden, bias=False)
-        self.facts = nn.Linear(len(self.ages) + 10, hidden, bias=False)
-        self.middle = nn.Linear(hidden, hidden)
-        self.out = nn.Linear(hidden, 1)
+        self.state = Linear(dim, hidden)
+        self.around = Linear(dim, hidden, bias=False)
+        self.facts = Linear(len(self.ages) + 10, hidden, bias=False)
+        self.middle = Linear(hidden, hidden)
+        self.out = Linear(hidden, 1)
 
     def known(self, view: GateView, reading: Reading) -> Tensor:
         """[B, facts] the numbers of a row that the network sees beside the two vectors."""

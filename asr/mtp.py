@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from asr.invariant import Linear, linear
+
 __all__ = ["MtpHeads", "attended", "likely", "pooled_ahead"]
 
 WINDOWS = 8
@@ -78,8 +80,8 @@ class MtpHeads(nn.Module):
     def __init__(self, *, dim: int, heads: int, pieces: int) -> None:
         super().__init__()
         self.count, self.pieces = heads, pieces
-        self.ahead = nn.Linear(WINDOWS * dim, dim)
-        self.mix = nn.ModuleList([nn.Linear(2 * dim, dim) for _ in range(heads)])
+        self.ahead = Linear(WINDOWS * dim, dim)
+        self.mix = nn.ModuleList([Linear(2 * dim, dim) for _ in range(heads)])
         for head in self.mix:
             nn.init.zeros_(head.weight)  # type: ignore[arg-type]
             nn.init.zeros_(head.bias)  # type: ignore[arg-type]
@@ -94,4 +96,4 @@ class MtpHeads(nn.Module):
         """
         x = torch.cat([hidden, F.gelu(self.ahead(ahead))], -1)
         states = torch.stack([hidden + F.silu(head(x)) for head in self.mix], -2)  # [..., K, C]
-        return states @ embedding[: self.pieces].T
+        return linear(states, embedding[: self.pieces])

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from asr.errors import SpeculationBudgetExceeded
+from asr.invariant import FUSED_KEYS, KEYS, filled_up
 
 
 @dataclass(frozen=True)
@@ -19,15 +20,17 @@ class KVRing:
     """Keys and values of the frames (or rows of text) that attention may look back at.
 
     Attributes:
-        keys, values: [B, H, capacity + 1, D]. Position p lives in slot p mod capacity; the last slot takes padding.
+        keys, values: [B, H, M, D]. Position p lives in slot p mod capacity; those behind, at least one, take padding.
         length: [B] int64, positions committed; never wraps.
         left_context: how many committed positions before its own block a query may see.
+        capacity: slots a row has.
     """
 
     keys: Tensor
     values: Tensor
     length: Tensor
     left_context: int
+    capacity: int
 
     @classmethod
     def zeros(
@@ -42,18 +45,15 @@ class KVRing:
         dtype: torch.dtype | None = None,
     ) -> KVRing:
         """An empty ring that can take blocks of up to `slack` uncommitted positions."""
-        shape = (batch, heads, left_context + slack + 1, head_dim)
+        capacity = left_context + slack
+        shape = (batch, heads, filled_up(capacity + 1, KEYS), head_dim)
         return cls(
             torch.zeros(shape, device=device, dtype=dtype),
             torch.zeros(shape, device=device, dtype=dtype),
             torch.zeros(batch, dtype=torch.int64, device=device),
             left_context,
+            capacity,
         )
-
-    @property
-    def capacity(self) -> int:
-        """Slots a row has."""
-        return self.keys.shape[2] - 1
 
     def lengths(self, rows: Tensor | None) -> Tensor:
         """[k] committed positions of `rows`."""
@@ -81,8 +81,10 @@ class KVRing:
         self.values[index[:, None], :, slots] = values.transpose(1, 2)
 
     def visible(self, count: int, rows: Tensor | None) -> int:
-        """Slots, from the front, that a block of `count` freshly written positions has to look through."""
-        return min(self.capacity, int(self.lengths(rows).max()) + count)
+        """Slots, from the front, that a block of `count` freshly written positions has to look through; as many as
+        attention can take whoever else is in the batch."""
+        most = self.keys.shape[2]
+        return most if most > FUSED_KEYS else min(most, filled_up(int(self.lengths(rows).max()) + count, KEYS))
 
     def readable(self, count: int, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         """Keys and values [k, H, visible, D] that a block of `count` freshly written positions looks through; which of

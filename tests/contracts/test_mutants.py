@@ -99,8 +99,8 @@ MUTANTS: dict[str, Mutant] = {
         budget(RingPart),
         KVRing,
         "zeros",
-        "left_context + slack + 1, head_dim",
-        "left_context + slack, head_dim",
+        "capacity = left_context + slack",
+        "capacity = left_context + slack - 1",
     ),
     "ring: a draft one too long is taken": (
         budget(RingPart),
@@ -368,7 +368,7 @@ def test_padding_in_a_bidirectional_block_would_be_noticed(monkeypatch: Patch) -
 
 
 def test_a_ring_too_small_that_nobody_checks_would_be_noticed(monkeypatch: Patch) -> None:
-    mutate(monkeypatch, KVRing, "zeros", "left_context + slack + 1, head_dim", "left_context + slack, head_dim")
+    mutate(monkeypatch, KVRing, "zeros", "capacity = left_context + slack", "capacity = left_context + slack - 1")
     mutate(monkeypatch, KVRing, "write", "if longest_unwrapped > self.capacity", "if False")
     with pytest.raises(AssertionError):
         chunking(RingPart)(monkeypatch)
