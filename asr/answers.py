@@ -95,10 +95,10 @@ class Answers:
         nothing = torch.full((batch, 1), NOTHING, device=device)
         return cls(said, nothing, nothing, zero, zero, zero.bool(), zero.bool())
 
-    def present(self) -> tuple[Tensor, ...]:
-        """[B, …] what the row of the present step said."""
-        pick = torch.arange(self.at.shape[0], device=self.at.device)
-        return tuple(part[pick, self.at] for part in self.said)
+    def present(self, rows: Tensor | None = None, parts: slice = slice(None)) -> tuple[Tensor, ...]:
+        """[k, …] what the present step's row of the streams `rows` [k], or of all, said: some parts of it or all."""
+        rows = torch.arange(self.at.shape[0], device=self.at.device) if rows is None else rows
+        return tuple(part[rows, self.at[rows]] for part in self.said[parts])
 
     def expected(self) -> Expected:
         """What is drafted to follow the present row."""

@@ -6,6 +6,7 @@ Shapes: B streams, T positions, C channels, H heads, D per head.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,29 @@ class Rotary(nn.Module):
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         first, second = x.chunk(2, dim=-1)
         return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+def stream_by_stream(
+    product: Callable[..., Tensor], rows: Tensor | None, mine: Sequence[Tensor], memory: Sequence[Tensor]
+) -> Tensor:
+    """`product` of what k streams bring and what they remember, whose memory holds all B streams.
+
+    A processor runs one stream after another, so that what `rows` [k] remember is not copied to stand together; the
+    sums are those of one call.
+
+    Args:
+        mine: each [k, …]; memory: each [B, …], of which `rows` count; None: all.
+    """
+    if rows is None:
+        return product(*mine, *memory)
+    if rows.device.type != "cpu" or not rows.shape[0]:
+        return product(*mine, *(part[rows] for part in memory))
+    return torch.cat(
+        [
+            product(*(part[at : at + 1] for part in mine), *(part[row : row + 1] for part in memory))
+            for at, row in enumerate(rows.tolist())
+        ]
+    )
 
 
 class Attention(nn.Module):
@@ -85,21 +109,32 @@ class Attention(nn.Module):
         key, value = self.split(self.key(x)), self.split(self.value(x))
         return (key if self.rotary is None or positions is None else self.rotary(key, positions)), value
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-        """Output [B, T, C]; mask [B, 1, T, S] is True where a query may look."""
-        grouped = self.heads != self.kv_heads
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Output [k, T, C] of queries [k, H, T, D] on the keys and values [B, H, S, D] of `rows` [k], or of all.
+
+        Args:
+            mask: [k, 1, T, S], True where a query may look.
+        """
         count = query.shape[2]
         query, mask = queries_filled_up(query, mask)
-        y = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=grouped)[:, :, :count]
+        grouped = self.heads != self.kv_heads
+
+        def fused(query: Tensor, mask: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=grouped)
+
+        y = stream_by_stream(fused, rows, (query, mask), (key, value))[:, :, :count]
         return self.out(y.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
-    def attend_with_weights(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Output [B, T, C] and the attention weights [B, H, T, S]; heads == kv_heads."""
+    def attend_with_weights(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """`attend`, and the attention weights [k, H, T, S]; heads == kv_heads."""
         count = query.shape[2]
         query, mask = queries_filled_up(query, mask)
-        score = query @ key.transpose(-1, -2) * (1 / math.sqrt(self.head_dim))
-        weight = score.masked_fill(~mask, -math.inf).softmax(-1)  # [B, H, T, S]
-        seen = (weight @ value)[:, :, :count]
+        score = stream_by_stream(torch.matmul, rows, (query,), (key.transpose(-1, -2),))
+        score = score * (1 / math.sqrt(self.head_dim))
+        weight = score.masked_fill(~mask, -math.inf).softmax(-1)  # [k, H, T, S]
+        seen = stream_by_stream(torch.matmul, rows, (weight,), (value,))[:, :, :count]
         return self.out(seen.transpose(1, 2).flatten(2)), weight[:, :, :count]
 
     def step(
@@ -110,7 +145,7 @@ class Attention(nn.Module):
         key, value = self.keys_values(x, positions)
         ring.write(key, value, lens, rows)
         keys, values = ring.readable(x.shape[1], rows)
-        return self.attend(self.queries(x, positions), keys, values, mask)
+        return self.attend(self.queries(x, positions), keys, values, mask, rows)
 
 
 class GeluFeedForward(nn.Module):

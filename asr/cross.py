@@ -44,10 +44,9 @@ class CrossMemory:
         """[k] frames that `rows` look through, at least one."""
         return (self.frames if rows is None else self.frames[rows]).clamp(min=1)
 
-    def readable(self, layer: int, count: int, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        """A layer's first `count` keys and values [k, H, count, D] of `rows`."""
-        keys, values = self.keys[layer][:, :, :count], self.values[layer][:, :, :count]
-        return (keys, values) if rows is None else (keys[rows], values[rows])
+    def readable(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
+        """A layer's first `count` keys and values [B, H, count, D]."""
+        return self.keys[layer][:, :, :count], self.values[layer][:, :, :count]
 
     def write(
         self,
@@ -100,10 +99,13 @@ class CrossLayer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(dim)
         self.feed_forward = GeluFeedForward(dim=dim, hidden=4 * dim)
 
-    def look(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Cross-attention and feed-forward: [B, n, C] and the weights [B, H, n, S]."""
+    def look(
+        self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Cross-attention, on the keys and values of `rows` or of all, and feed-forward: [k, n, C] and the weights
+        [k, H, n, S]."""
         query = self.cross.queries(self.cross_norm(x))
-        seen, weights = self.cross.attend_with_weights(query, keys, values, mask)
+        seen, weights = self.cross.attend_with_weights(query, keys, values, mask, rows)
         x = x + seen
         return x + self.feed_forward(self.feed_forward_norm(x)), weights
 
@@ -198,7 +200,7 @@ class CrossDecoder(nn.Module):
         attention: list[Tensor] = []
         for index, (layer, ring) in enumerate(zip(self._layers(), state.rings, strict=True)):
             x = x + layer.attention.step(layer.attention_norm(x), positions, lens, ring, text_mask, rows)
-            x, weights = layer.look(x, *memory.readable(index, seen, rows), frame_mask)
+            x, weights = layer.look(x, *memory.readable(index, seen), frame_mask, rows)
             attention.extend(weights[:, head] for at, head in self.alignment_heads if at == index)
         return self.norm(x), torch.stack(attention).mean(0)[..., :visible]
 

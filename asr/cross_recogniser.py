@@ -338,7 +338,7 @@ class CrossRecogniser(nn.Module):
         settled = state.row.settled[rows]
         if self.mtp is None and bool(settled.all()):
             return rows.new_empty(rows.shape[0], 0), torch.zeros_like(rows), ~settled
-        hidden, attention, logits = (part[rows] for part in state.row.present())
+        hidden, attention, logits = state.row.present(rows)
         later = logits.new_zeros(rows.shape[0], 0, 1)
         if self.mtp is not None:
             center = attended(attention, sink_frames=self.sink_frames)
@@ -395,10 +395,8 @@ class CrossRecogniser(nn.Module):
         need, spent = self.needs_call(active, state), torch.zeros_like(state.count)
         if bool(need.any()):
             state, spent = self._call(need, draft, state)
-        hidden, attention, said = state.row.present()
-        logits = self._allowed(said, state)
-        best, candidate = logits.max(-1)
-        probability = (best - logits.logsumexp(-1)).exp()
+        hidden, attention = state.row.present(parts=slice(2))
+        logits, candidate, probability = self._said(active, state)
         ended = candidate == self.end_id
         blank = self.ctc.blank if self.ctc else None
         view = GateView(
@@ -426,7 +424,7 @@ class CrossRecogniser(nn.Module):
         full = state.decoder.length + state.pending_lens >= self.decoder.text_positions
         output = RowOutput(
             open=answer.open & active & ~full,
-            logits=logits.index_fill(1, torch.tensor([self.end_id], device=best.device), -torch.inf),
+            logits=logits,
             frame=answer.frame + state.anchor,
             closes=ended | self.begins_word[candidate] | ~self.letters[candidate],
             decoder_rows=spent,
@@ -436,12 +434,29 @@ class CrossRecogniser(nn.Module):
         )
         return output, replace(state, ended=torch.where(active, ended, state.ended))
 
-    def _allowed(self, logits: Tensor, state: CrossState) -> Tensor:
-        """Logits with what may not be written at -inf: special pieces, and letters without a word to continue."""
+    def _said(self, active: Tensor, state: CrossState) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the present row of every active stream: the logits [B, V] of what may be written, the likeliest piece [B],
+        which may be the end, and its probability [B]. The others, whose vocabulary nobody looks through, have zeros."""
+        rows = active.nonzero()[:, 0]
+        (said,) = state.row.present(rows, slice(2, None))
+        allowed = self._allowed(said, state.count[rows], state.word_open[rows])
+        best, likeliest = allowed.max(-1)
+        likely = (best - allowed.logsumexp(-1)).exp()
+        allowed[:, self.end_id] = -torch.inf
+        logits = allowed
+        if rows.shape[0] < active.shape[0]:
+            logits = allowed.new_zeros(active.shape[0], allowed.shape[1]).index_copy_(0, rows, allowed)
+        candidate = torch.zeros_like(state.count).index_copy(0, rows, likeliest)
+        return logits, candidate, best.new_zeros(active.shape[0]).index_copy(0, rows, likely)
+
+    def _allowed(self, logits: Tensor, count: Tensor, word_open: Tensor) -> Tensor:
+        """Logits [k, V], those at -inf that may not be written: special pieces, and letters with no word to continue."""
         logits = logits.masked_fill(self.banned, -torch.inf)
-        none_yet = (state.count == 0)[:, None]
-        orphan = ~state.word_open[:, None] & (self.letters & ~self.begins_word)
-        return logits.masked_fill((none_yet & self.banned_first) | orphan, -torch.inf)
+        orphan = self.letters & ~self.begins_word
+        for streams, pieces in (((count == 0), self.banned_first), (~word_open, orphan)):
+            if bool(streams.any()):
+                logits = logits.masked_fill(streams[:, None] & pieces, -torch.inf)
+        return logits
 
     def accept(self, active: Tensor, tokens: Tensor, output: RowOutput, state: CrossState) -> CrossState:
         """The state after every active row has given its output.

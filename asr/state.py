@@ -87,11 +87,10 @@ class KVRing:
         return most if most > FUSED_KEYS else min(most, filled_up(int(self.lengths(rows).max()) + count, KEYS))
 
     def readable(self, count: int, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Keys and values [k, H, visible, D] that a block of `count` freshly written positions looks through; which of
-        them each query may see is `asr.blocks.ring_mask`'s to say."""
+        """All streams' keys and values [B, H, visible, D], as many as a block of `count` freshly written positions of
+        `rows` looks through; which of them each query may see is `asr.blocks.ring_mask`'s to say."""
         high = self.visible(count, rows)
-        keys, values = self.keys[:, :, :high], self.values[:, :, :high]
-        return (keys, values) if rows is None else (keys[rows], values[rows])
+        return self.keys[:, :, :high], self.values[:, :, :high]
 
     def advance(self, count: Tensor, rows: Tensor | None) -> KVRing:
         """The state in which [k] more positions of `rows` are committed."""

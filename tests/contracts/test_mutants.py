@@ -17,7 +17,7 @@ from asr.adapter import Adapter
 from asr.additive import AdditiveDecoder, DelayCondition
 from asr.additive_recogniser import AdditiveRecogniser
 from asr.answers import Answers
-from asr.blocks import Rotary
+from asr.blocks import Attention, Rotary
 from asr.cross import CrossDecoder, CrossMemory
 from asr.cross_recogniser import CrossRecogniser
 from asr.encoder import Encoder
@@ -189,10 +189,10 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "encoder: rows take the first rows' memory": (
         idle(RightContextPart),
-        KVRing,
-        "readable",
-        "(keys[rows], values[rows])",
-        "(keys[: len(rows)], values[: len(rows)])",
+        Attention,
+        "step",
+        "keys, values, mask, rows)",
+        "keys, values, mask, torch.arange(len(rows)) if rows is not None else None)",
     ),
     "cross decoder: positions begin anew": (
         offline(CrossDecoderPart),
