@@ -450,7 +450,7 @@ class CrossRecogniser(nn.Module):
         return logits, candidate, best.new_zeros(active.shape[0]).index_copy(0, rows, likely)
 
     def _allowed(self, logits: Tensor, count: Tensor, word_open: Tensor) -> Tensor:
-        """Logits [k, V], those at -inf that may not be written: special pieces, and letters with no word to continue."""
+        """Logits [k, V], those of what may not be written at -inf: special pieces, letters with no word to continue."""
         logits = logits.masked_fill(self.banned, -torch.inf)
         orphan = self.letters & ~self.begins_word
         for streams, pieces in (((count == 0), self.banned_first), (~word_open, orphan)):

@@ -13,8 +13,6 @@ import typer
 DEFAULT_URL = "ws://127.0.0.1:8765/v1/stream"
 TOKEN_VARIABLE = "EARLYBIRD_TOKEN"
 DEFAULT_MODEL = "earlybird-en"
-MOST_THREADS = 2
-"""More than these were not found to be worth their cores for a model of this size."""
 
 DelayOption = Annotated[
     int | None, typer.Option("--delay-ms", help="How long the model may listen past a word's end: a multiple of 80.")
@@ -43,9 +41,8 @@ def serve(
     ] = None,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
     threads: Annotated[
-        int | None,
-        typer.Option("--threads", min=1, help="PyTorch threads; without it one a core, and no more than 2."),
-    ] = None,
+        int, typer.Option("--threads", min=1, help="PyTorch threads; a small model gains little from more than 1.")
+    ] = 1,
     max_sessions: Annotated[
         int | None,
         typer.Option(
@@ -82,7 +79,6 @@ def serve(
     """Serve live captions: a page at /, the websocket at /v1/stream, /metrics, /healthz and /readyz."""
     from server.capacity import measure
     from server.engine import load_model, load_scorer
-    from server.machine import available_cpus
     from server.serve import WorkerFailed, serve_until_stopped, set_up_logging, tls_context
     from server.settings import ServeSettings, check_exposure, read_tokens
 
@@ -102,8 +98,6 @@ def serve(
     check_exposure(settings, open_to_all=open_to_all)
     set_up_logging()
     model = model or (f"int8:{DEFAULT_MODEL}" if device == "cpu" else DEFAULT_MODEL)
-    threads = threads or min(MOST_THREADS, available_cpus())
-    _log(f"{model} on {device}, threads: {threads}")
     loaded = load_model(model, device=device, threads=threads)
     if max_sessions is None:
         from dataclasses import replace
