@@ -214,7 +214,7 @@ class AdditiveRecogniser(nn.Module):
             newest_step=clock + int(state.available[row] - state.used[row]) - 1,
         )
 
-    def guesses(self, rows: Tensor, state: AdditiveState) -> tuple[Tensor, Tensor, Tensor]:
+    def guesses(self, rows: Tensor, state: AdditiveState, *, heads: bool = True) -> tuple[Tensor, Tensor, Tensor]:
         """Nothing: a row hears a step of its own, and there are no multi-token heads."""
         return rows[:, None], torch.zeros_like(rows), torch.zeros_like(rows, dtype=torch.bool)
 

@@ -326,7 +326,7 @@ class CrossRecogniser(nn.Module):
             room=self.decoder.text_positions - int(state.decoder.length[row] + state.pending_lens[row]),
         )
 
-    def guesses(self, rows: Tensor, state: CrossState) -> tuple[Tensor, Tensor, Tensor]:
+    def guesses(self, rows: Tensor, state: CrossState, *, heads: bool = True) -> tuple[Tensor, Tensor, Tensor]:
         """What the decoder expects `rows` [k] to write next, made of what the last row said.
 
         That row may be of the block before, and what it meant to write may still have to wait: it is likely to mean the
@@ -336,14 +336,15 @@ class CrossRecogniser(nn.Module):
             pieces [k, n], how many of them [k] are likely together, and whether the first is the row's own [k].
         """
         settled = state.row.settled[rows]
-        if self.mtp is None and bool(settled.all()):
+        mtp = self.mtp if heads else None
+        if mtp is None and bool(settled.all()):
             return rows.new_empty(rows.shape[0], 0), torch.zeros_like(rows), ~settled
         hidden, attention, logits = state.row.present(rows)
         later = logits.new_zeros(rows.shape[0], 0, 1)
-        if self.mtp is not None:
+        if mtp is not None:
             center = attended(attention, sink_frames=self.sink_frames)
             ahead = pooled_ahead(state.memory.features[rows], state.memory.frames[rows], center[:, None])[:, 0]
-            later = self.mtp(hidden, ahead, self.decoder.embedding.weight)
+            later = mtp(hidden, ahead, self.decoder.embedding.weight)
         pieces, lens = likely(logits.masked_fill(self.banned, -torch.inf), later, settled, end_id=self.end_id)
         return pieces, torch.where(state.row.known[rows], lens, 0), ~settled
 
@@ -467,7 +468,8 @@ class CrossRecogniser(nn.Module):
         spoke = active & (tokens != WAIT)
         pending = state.pending.clone()
         pending[:, 0] = torch.where(spoke, tokens, pending[:, 0])
-        state = self._written(active, tokens, output.frame, spoke | (state.word_open & ~output.closes), state)
+        word_open = spoke | (state.word_open & ~output.closes)
+        state = state.written(active, tokens, output.frame, word_open, pause_frames=self.pause_frames)
         return replace(
             state,
             decoder=state.decoder.advance(torch.where(spoke, state.pending_lens, 0)),
@@ -485,30 +487,12 @@ class CrossRecogniser(nn.Module):
         spoke = active & (tokens != WAIT)
         index = torch.arange(state.pending.shape[1], device=tokens.device)
         last = (index == state.pending_lens[:, None]) & spoke[:, None]
-        state = self._written(active, tokens, frames, spoke | (state.word_open & ~active), state)
+        word_open = spoke | (state.word_open & ~active)
+        state = state.written(active, tokens, frames, word_open, pause_frames=self.pause_frames)
         return replace(
             state,
             pending=torch.where(last, tokens[:, None], state.pending),
             pending_lens=state.pending_lens + spoke.long(),
             ended=state.ended & ~active,
             row=state.row.reset(spoke.nonzero()[:, 0]),
-        )
-
-    def _written(
-        self, active: Tensor, tokens: Tensor, frames: Tensor, word_open: Tensor, state: CrossState
-    ) -> CrossState:
-        """The text and the clock after every active row has given tokens [B], read from frames [B]."""
-        spoke = active & (tokens != WAIT)
-        frame = frames - state.anchor
-        index = torch.arange(state.text.shape[1], device=tokens.device)
-        here = (index == state.count[:, None]) & spoke[:, None]
-        paused = frame - newest_frame(state.text_frames, state.count) > self.pause_frames
-        return replace(
-            state,
-            text=torch.where(here, tokens[:, None], state.text),
-            text_frames=torch.where(here, frame[:, None], state.text_frames),
-            count=state.count + spoke.long(),
-            since_pause=torch.where(spoke, torch.where(paused, 1, state.since_pause + 1), state.since_pause),
-            word_open=torch.where(active, word_open, state.word_open),
-            clock=state.clock + active.long(),
         )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from asr.anchoring import newest_frame
 from asr.answers import Answers
 from asr.config import RowSettings
 from asr.cross import CrossMemory
 from asr.frontend import FrontendState
 from asr.preview import Preview
+from asr.recogniser import WAIT
 from asr.state import Rings
 from asr.units import FRAMES_PER_STEP
 
@@ -64,6 +66,30 @@ class CrossState:
     re_anchors: Tensor
     row: Answers
     preview: Preview
+
+    def written(
+        self, active: Tensor, tokens: Tensor, frames: Tensor, word_open: Tensor, *, pause_frames: int
+    ) -> CrossState:
+        """The state whose text and clock went on by a step of the active rows.
+
+        Args:
+            active: [B] bool. tokens: [B] pieces or WAIT; frames: [B] where they are spoken.
+            word_open: [B] whether the last piece may be continued.
+            pause_frames: so long a gap between two tokens' frames is a pause.
+        """
+        spoke = active & (tokens != WAIT)
+        frame = frames - self.anchor
+        here = (torch.arange(self.text.shape[1], device=tokens.device) == self.count[:, None]) & spoke[:, None]
+        paused = frame - newest_frame(self.text_frames, self.count) > pause_frames
+        return replace(
+            self,
+            text=torch.where(here, tokens[:, None], self.text),
+            text_frames=torch.where(here, frame[:, None], self.text_frames),
+            count=self.count + spoke.long(),
+            since_pause=torch.where(spoke, torch.where(paused, 1, self.since_pause + 1), self.since_pause),
+            word_open=torch.where(active, word_open, self.word_open),
+            clock=self.clock + active.long(),
+        )
 
     def around(self, settings: RowSettings) -> Tensor:
         """[B, C] the mean of the eight encoder frames around now - τ."""

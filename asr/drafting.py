@@ -215,6 +215,8 @@ class ModelDrafter:
     def __init__(self, name: DrafterName, vocabulary: Vocabulary, tokenizer: CtcTokenizer | None) -> None:
         self.name = name
         self.ctc = CtcDrafter(vocabulary, tokenizer) if tokenizer is not None and name in ("ctc", "auto") else None
+        # Behind the CTC head's words, multi-token heads cost more than they spare (RESULTS.md).
+        self.heads = self.ctc is None
 
     def draft(
         self, model: Recogniser[Any], need: Tensor, left: Tensor, settings: RowSettings, state: Any
@@ -223,7 +225,7 @@ class ModelDrafter:
         rows = need.nonzero()[:, 0]
         guesses: dict[int, list[tuple[int, int]]] = {}
         if self.name in ("mtp", "auto"):
-            outputs, lens, own = (part.tolist() for part in model.guesses(rows, state))
+            outputs, lens, own = (part.tolist() for part in model.guesses(rows, state, heads=self.heads))
             for row, guess, length, first in zip(rows.tolist(), outputs, lens, own, strict=True):
                 guesses[row] = [(piece, MTP if at or not first else OWN) for at, piece in enumerate(guess[:length])]
         found: list[list[tuple[int, int]]] = [[] for _ in range(need.shape[0])]

@@ -96,9 +96,11 @@ class Recogniser(Protocol[S]):
         """What a drafter may know of one row."""
         ...
 
-    def guesses(self, rows: Tensor, state: S) -> tuple[Tensor, Tensor, Tensor]:
+    def guesses(self, rows: Tensor, state: S, *, heads: bool = True) -> tuple[Tensor, Tensor, Tensor]:
         """What the decoder expects `rows` [k] to give next.
 
+        Args:
+            heads: whether multi-token heads go on from there.
         Returns:
             outputs [k, n], how many of them [k], and whether the first is the decoder's own [k]; the others are those
             of multi-token heads.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -13,6 +13,7 @@ from asr.model import Model
 from asr.resample import Samples
 from asr.slots import StreamEngine
 from asr.units import STEP_MS, STEP_SAMPLES
+from server.settings import ServeSettings
 
 HEADROOM = 0.7
 """Share of a chunk's time that its step may take: the rest is for audio, sockets, and steps that take longer."""
@@ -76,6 +77,15 @@ def measure(model: Model, *, delay_ms: int, chunk_ms: int, clock: Callable[[], f
         one_ms=1000 * _step_seconds(model, 1, delay_ms, chunk_ms, clock),
         many_ms=1000 * _step_seconds(model, BATCH, delay_ms, chunk_ms, clock),
     )
+
+
+def with_measured_sessions(model: Model, settings: ServeSettings, *, log: Callable[[str], None]) -> ServeSettings:
+    """The settings with as many sessions as this machine holds; what was measured is logged, and a warning if none."""
+    cost = measure(model, delay_ms=settings.delay_ms, chunk_ms=settings.chunk_ms)
+    log(str(cost))
+    if not cost.keeps_up:
+        log("warning: this machine is too slow, or too busy, for a single session: words will come later and later")
+    return replace(settings, max_sessions=cost.sessions)
 
 
 def _step_seconds(model: Model, sessions: int, delay_ms: int, chunk_ms: int, clock: Callable[[], float]) -> float:

@@ -77,7 +77,7 @@ def serve(
     ] = 30,
 ) -> None:
     """Serve live captions: a page at /, the websocket at /v1/stream, /metrics, /healthz and /readyz."""
-    from server.capacity import measure
+    from server.capacity import with_measured_sessions
     from server.engine import load_model, load_scorer
     from server.serve import WorkerFailed, serve_until_stopped, set_up_logging, tls_context
     from server.settings import ServeSettings, check_exposure, read_tokens
@@ -100,15 +100,7 @@ def serve(
     model = model or (f"int8:{DEFAULT_MODEL}" if device == "cpu" else DEFAULT_MODEL)
     loaded = load_model(model, device=device, threads=threads)
     if max_sessions is None:
-        from dataclasses import replace
-
-        cost = measure(loaded, delay_ms=settings.delay_ms, chunk_ms=settings.chunk_ms)
-        _log(str(cost))
-        if not cost.keeps_up:
-            _log(
-                "warning: this machine is too slow, or too busy, for a single session: words will come later and later"
-            )
-        settings = replace(settings, max_sessions=cost.sessions)
+        settings = with_measured_sessions(loaded, settings, log=_log)
     scorer = load_scorer(
         loaded,
         slots=settings.max_sessions,
