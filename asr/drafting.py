@@ -44,8 +44,8 @@ class Drafting:
 
     Attributes:
         drafter: "none" runs one row after the other; "wait" expects silence; "ctc" the CTC head's words; "mtp" what the
-            decoder meant to write and its multi-token heads guess behind it; "auto" the last two together, or what the
-            model has of it.
+            decoder meant to write and its multi-token heads guess behind it; "auto" what the decoder meant to write and
+            the CTC head's words behind it, or the heads' where there is no CTC head.
         mode: "exact": drafts never change what is written. "relaxed": a drafted piece is taken as soon as its
             probability is at least `least_probability`. "ctc-shortcut": relaxed, and where the CTC head is sure (its
             entropy is at most `most_entropy` nats at every step), its words are taken without the decoder.
