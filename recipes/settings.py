@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar
@@ -11,6 +12,8 @@ from asr.errors import ConfigError
 __all__ = ["read_settings"]
 
 C = TypeVar("C")
+EXPONENT = re.compile(r"[-+]?\d+e[-+]?\d+", re.IGNORECASE)
+"""5e-6: a number in YAML 1.2, text in the 1.1 that PyYAML reads, which wants 5.0e-6."""
 
 
 def read_settings(kind: type[C], path: Path) -> C:
@@ -34,6 +37,8 @@ def read_settings(kind: type[C], path: Path) -> C:
     if not isinstance(values, dict) or not set(values) <= set(known):
         raise ConfigError(f"{path} must hold settings among {sorted(known)}; got {values!r}")
     for name, value in values.items():
+        if known[name] is float and isinstance(value, str) and EXPONENT.fullmatch(value):
+            value = values[name] = float(value)
         fits = isinstance(value, int) or (known[name] is float and isinstance(value, float))
         if not fits or isinstance(value, bool) != (known[name] is bool):
             raise ConfigError(f"{path}: {name} is {value!r}; {known[name].__name__} is needed")

@@ -37,6 +37,8 @@ def written(folder: Path, text: str) -> Path:
         ("count: 4\n", Some(count=4)),
         ("rate: 2\n", Some(rate=2)),
         ("rate: 1.0e-4 # x\n", Some(rate=1e-4)),
+        ("rate: 5e-06", Some(rate=5e-6)),
+        ("rate: -1E2", Some(rate=-100.0)),
         ("loud: true", Some(loud=True)),
     ],
 )
@@ -52,6 +54,7 @@ def test_what_a_file_leaves_out_has_its_default(tmp_path: Path, text: str, expec
         ("count: 4.5", "count is 4.5; int is needed"),
         ("count: true", "count is True; int is needed"),
         ("loud: 1", "loud is 1; bool is needed"),
+        ("count: 1e2", "count is '1e2'; int is needed"),
         ("rate: fast", "rate is 'fast'; float is needed"),
         ("count: 0", "it must be at least 1"),
         ("count: [", "cannot be read"),
