@@ -109,7 +109,7 @@ class DecodeStats:
             "mean_accepted": round(self.mean_accepted, 3),
             "drafts": {
                 name: {"proposed": list(count.proposed), "accepted": list(count.accepted)}
-                for name, count in self.drafts.items()
+                for name, count in sorted(self.drafts.items())
             },
         }
 

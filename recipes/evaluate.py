@@ -19,6 +19,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ from asr.metrics import (
     bootstrap_interval,
     count_character_errors,
     count_corpus,
+    count_errors,
     count_marks,
     delay_stats,
     word_delays,
@@ -161,6 +163,7 @@ def scores(
         "interval": _interval(errors.clips),
         "cer": round(100 * sum(characters, CharacterErrors()).rate(), 2),
         "cer_interval": _interval(characters),
+        "errors": {clip.audio: astuple(count_errors(clip.text or "", results[clip.audio].text)) for clip in clips},
         "marks": _marks(clips, results),
         "delay": _delay(delay_stats(delays["all"])),
         "histogram": awed.histogram([delay for clip in delays["all"] for delay in clip.delays_ms]),

@@ -29,6 +29,7 @@ STAGES = {
     "mtp": ("recipes.mtp", "Heads that guess several pieces ahead."),
     "grpo": ("recipes.grpo", "Learning from its own streams to write right and soon."),
     "evaluate": ("recipes.evaluate", "Word errors and delays over a manifest."),
+    "compare": ("recipes.compare", "Two evaluations of the same clips: what changed, with intervals."),
     "plots": ("recipes.awed", "Delays and word errors over delay, drawn."),
     "export": ("recipes.export", "Parts and checkpoints put together into one."),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -240,6 +241,12 @@ def test_mean_accepted_is_by_the_call() -> None:
         "ctc": {"proposed": [2, 3], "accepted": [1, 1]},
         "mtp": {"proposed": [2], "accepted": [2]},
     }
+
+
+def test_who_drafted_first_does_not_change_the_bytes_of_the_result() -> None:
+    drafts = {name: DraftCount(proposed=(1,)) for name in ("own", "ctc", "mtp")}
+    turned = dict(reversed(drafts.items()))
+    assert json.dumps(DecodeStats(drafts=drafts).to_json()) == json.dumps(DecodeStats(drafts=turned).to_json())
 
 
 def test_at_one_step_a_block_there_is_nothing_to_draft(tmp_path: Path) -> None:
