@@ -9,6 +9,7 @@ feed-forwards are widened by random units that nothing reads, so that the text s
 `python -m recipes.draft_benchmark check --manifest DATA/dev.jsonl --delay-ms 480 --chunk-ms 320 --batch-size 1 16`
 compares the words of every drafter with those of none, clip by clip. With `--turns` delays, chunks and batch sizes take
 turns instead of meeting every clip: each drafter decodes the whole corpus once, each setting by its share of the clips.
+`--bf16` has matrix products in bfloat16, with drafts and without, and says what float32 would have written otherwise.
 
 `python -m recipes.draft_benchmark loss --manifest DATA/dev.jsonl --probability 0.5 0.1 --entropy 0.1 0.7` gives the
 word error rate and the decoder calls of the exact mode, the relaxed one and the CTC shortcut at those thresholds.
@@ -25,7 +26,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +48,7 @@ from asr.slots import StreamEngine
 from asr.transcriber import Stream, advance
 from asr.words import DecodeStats, DraftCount, Transcript, Word
 from recipes.benchmark import read_audio
+from recipes.bfloat16 import Bfloat16Products
 from recipes.data import load_audio, read_manifest
 
 __all__ = ["Measured", "check", "decode", "differences", "drafters_of", "losses", "measure", "run", "table", "wider"]
@@ -321,11 +325,13 @@ def check(
     chunks_ms: Sequence[int],
     batch_sizes: Sequence[int],
     turns: bool = False,
+    bf16: bool = False,
 ) -> Iterator[dict[str, object]]:
     """Every drafter against none, which runs alone: an entry a setting.
 
     Args:
         turns: whether a clip is decoded with one delay, chunk and batch size only, the next clip with the next ones.
+        bf16: whether products are bfloat16's; what float32 would have written otherwise is then told as well.
 
     Raises:
         EarlybirdError: as `run`.
@@ -335,9 +341,16 @@ def check(
     )
     for at, (delay, chunk, sizes) in enumerate(settings):
         part = clips[at :: len(settings)] if turns else clips
-        plain = run(model, part, Drafting(drafter="none"), delay_ms=delay, chunk_ms=chunk, batch_size=1)
+        none = partial(run, model, part, Drafting(drafter="none"), delay_ms=delay, chunk_ms=chunk, batch_size=1)
+        rounded: dict[str, object] = {}
+        with Bfloat16Products() if bf16 else nullcontext():
+            plain = none()
+        if bf16:
+            full = none()
+            rounded["clips_that_rounding_changes"] = [key for key, one in full.items() if one.text != plain[key].text]
         for batch, name in itertools.product(sizes, drafters):
-            mine = run(model, part, Drafting.of(name, "exact"), delay_ms=delay, chunk_ms=chunk, batch_size=batch)
+            with Bfloat16Products() if bf16 else nullcontext():
+                mine = run(model, part, Drafting.of(name, "exact"), delay_ms=delay, chunk_ms=chunk, batch_size=batch)
             yield {
                 "delay_ms": delay,
                 "chunk_ms": chunk,
@@ -346,6 +359,7 @@ def check(
                 "clips": len(part),
                 "words": sum(len(one.words) for one in plain.values()),
                 "clips_that_differ": [key for key, one in plain.items() if differences(one.words, mine[key].words)],
+                **rounded,
                 "calls_of_none": sum(one.stats.decoder_calls for one in plain.values()),
                 **_totals(mine.values()),
             }
@@ -398,6 +412,7 @@ def build_parser() -> argparse.ArgumentParser:
     exact.add_argument("--batch-size", type=int, nargs="+", default=[1])
     exact.add_argument("--draft", nargs="+", help="drafters; those that the model can have, unless told")
     exact.add_argument("--turns", action="store_true", help="a clip is decoded in one setting only")
+    exact.add_argument("--bf16", action="store_true", help="matrix products in bfloat16")
     lossy = commands.add_parser("loss")
     lossy.add_argument("--manifest", type=Path, required=True)
     lossy.add_argument("--clips", type=int, help="no more than so many")
@@ -449,6 +464,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     chunks_ms=args.chunk_ms,
                     batch_sizes=args.batch_size,
                     turns=args.turns,
+                    bf16=args.bf16,
                 )
             else:
                 entries = itertools.chain.from_iterable(

@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from asr.drafting import Drafting
 from asr.errors import ConfigError
 from asr.model import Model
-from asr.words import Word
+from asr.words import Transcript, Word
 from recipes import draft_benchmark
 from recipes.draft_benchmark import check, decode, differences, drafters_of, measure, table, wider
 from recipes.mtp import with_mtp_heads
@@ -69,6 +70,25 @@ def test_entries_are_ratios_to_a_call_in_every_step_of_the_same_model_and_chunk(
     assert len(table(found).splitlines()) == 11
     with pytest.raises(ConfigError, match="audio and repeats"):
         measure([model], bursts(4).numpy()[:0], delay_ms=160, chunks_ms=[320], repeats=1)
+
+
+def test_products_in_bfloat16_are_rounded_with_drafts_and_without(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clips = [("a", bursts(2).numpy())]
+    settings = {"delays_ms": [160], "chunks_ms": [320], "batch_sizes": [1]}
+    [found] = check(model, clips, ["wait"], **settings, bf16=True)
+    assert found["clips_that_differ"] == found["clips_that_rounding_changes"] == []
+    rounded = []
+    real = draft_benchmark.run
+
+    def watched(*args: object, **kwargs: object) -> dict[str, Transcript]:
+        rounded.append(torch.nn.functional.linear(torch.ones(1), torch.tensor([[1.001]])).item() == 1)
+        return real(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(draft_benchmark, "run", watched)
+    list(check(model, clips, ["wait", "ctc"], **settings, bf16=True))
+    assert rounded == [True, False, True, True]
 
 
 def word(text: str, end_ms: int = 100) -> Word:
