@@ -24,6 +24,7 @@ app = typer.Typer(
 )
 app.add_typer(lm_cli.app, name="lm")
 app.add_typer(train_cli.app, name="train")
+train_cli.add_stage(app, "evaluate")
 app.command(epilog=batch_cli.EXIT_CODES)(batch_cli.transcribe)
 LIVE_EXIT_CODES = (
     "Exit codes: 0 it ended as it should; 1 the connection or the server failed; 2 wrong usage or settings."

@@ -75,9 +75,18 @@ def _stage(name: str) -> Callable[..., None]:
     return run
 
 
-for _name, (_module, _text) in STAGES.items():
-    app.command(
-        _name,
-        help=_text,
+def add_stage(to: typer.Typer, name: str) -> None:
+    """Makes a stage a command of `to`; every flag but `--processes` is the recipe's own.
+
+    Raises:
+        KeyError: no stage of that name.
+    """
+    to.command(
+        name,
+        help=STAGES[name][1],
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-    )(_stage(_name))
+    )(_stage(name))
+
+
+for _name in STAGES:
+    add_stage(app, _name)

@@ -42,6 +42,11 @@ def test_a_recipe_gets_its_own_flags_and_gives_the_exit_code(called: list[list[s
     assert called == [[sys.executable, "-m", "recipes.tune", "--data", "a.jsonl", "words", "--out", "x y"]]
 
 
+def test_evaluation_is_a_command_of_its_own_as_well(called: list[list[str]]) -> None:
+    assert main(["evaluate", "--align", "--out", "x"]) == main(["train", "evaluate", "--align", "--out", "x"]) == 3
+    assert called == [[sys.executable, "-m", "recipes.evaluate", "--align", "--out", "x"]] * 2
+
+
 def test_help_of_a_stage_is_the_recipe_s(called: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "align", "--help"]) == 3
     assert called == [[sys.executable, "-m", "recipes.align", "--help"]]
