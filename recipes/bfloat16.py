@@ -15,8 +15,8 @@ _PRODUCTS = frozenset({torch.nn.functional.linear, torch.matmul, torch.Tensor.ma
 class Bfloat16Products(TorchFunctionMode):
     """Within it, linear layers and matrix products take bfloat16 and give it, widened to float32 for what comes next.
 
-    The recipe of `torch.autocast` (norms, softmax, sums and the state in float32), but for a model whose state holds
-    float32 and refuses anything else.
+    Like `torch.autocast`, norms, softmax, sums and the state stay in float32, but for a model whose state refuses
+    anything else; unlike it, convolutions and fused attention stay there too.
 
     >>> with Bfloat16Products():
     ...     torch.nn.functional.linear(torch.ones(1), torch.tensor([[1.001]])).item()

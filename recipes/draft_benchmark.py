@@ -336,20 +336,21 @@ def check(
     Raises:
         EarlybirdError: as `run`.
     """
+    products = Bfloat16Products if bf16 else nullcontext
     settings = list(
         itertools.product(delays_ms, chunks_ms, [[size] for size in batch_sizes] if turns else [batch_sizes])
     )
     for at, (delay, chunk, sizes) in enumerate(settings):
         part = clips[at :: len(settings)] if turns else clips
-        none = partial(run, model, part, Drafting(drafter="none"), delay_ms=delay, chunk_ms=chunk, batch_size=1)
+        alone = partial(run, model, part, Drafting(drafter="none"), delay_ms=delay, chunk_ms=chunk, batch_size=1)
         rounded: dict[str, object] = {}
-        with Bfloat16Products() if bf16 else nullcontext():
-            plain = none()
+        with products():
+            plain = alone()
         if bf16:
-            full = none()
+            full = alone()
             rounded["clips_that_rounding_changes"] = [key for key, one in full.items() if one.text != plain[key].text]
         for batch, name in itertools.product(sizes, drafters):
-            with Bfloat16Products() if bf16 else nullcontext():
+            with products():
                 mine = run(model, part, Drafting.of(name, "exact"), delay_ms=delay, chunk_ms=chunk, batch_size=batch)
             yield {
                 "delay_ms": delay,
