@@ -54,10 +54,10 @@ class GrpoConfig:
     """Settings of a run; configs/grpo.yaml says what each one is."""
 
     seed: int = 1
-    steps: int = 200
+    steps: int = 100
     recordings: int = 4
-    group: int = 8
-    longest_ms: int = 12_000
+    group: int = 6
+    longest_ms: int = 8_000
     shortest_words: int = 2
     delay_min: int = 6
     delay_max: int = 6
@@ -73,8 +73,8 @@ class GrpoConfig:
     clip_high: float = 0.28
     kl_weight: float = 0.04
     iterations: int = 1
-    decoder_rate: float = 1e-6
-    gate_rate: float = 3e-4
+    decoder_rate: float = 5e-6
+    gate_rate: float = 3e-3
     gate_hidden: int = 32
     lora_rank: int = 0
     lora_alpha: float = 16.0

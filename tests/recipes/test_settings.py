@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from asr.errors import ConfigError
+from recipes.grpo import GrpoConfig
 from recipes.settings import read_settings
 from recipes.sft import SftConfig
 from recipes.tune import TuneConfig
@@ -70,8 +72,11 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_settings(Some, tmp_path / "none.yaml")
 
 
-@pytest.mark.parametrize(("kind", "name"), [(SftConfig, "sft"), (TuneConfig, "tune")])
-def test_the_shipped_files_state_every_setting(kind: type[SftConfig] | type[TuneConfig], name: str) -> None:
+SHIPPED: dict[str, type[Any]] = {"grpo": GrpoConfig, "sft": SftConfig, "tune": TuneConfig}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_shipped_files_state_every_setting(name: str) -> None:
     path = Path(__file__).parents[2] / "recipes" / "configs" / f"{name}.yaml"
     stated = {line.split(":")[0] for line in path.read_text(encoding="utf-8").splitlines() if line[:1].isalpha()}
-    assert stated == set(asdict(read_settings(kind, path)))
+    assert stated == set(asdict(read_settings(SHIPPED[name], path)))

@@ -36,6 +36,7 @@ FLAGS = {
     },
     "models": set(),
     "lm": set(),
+    "evaluate": {"--processes"},
     "train": set(),
     "doctor": {"--model", "--device", "--delay-ms", "--chunk-ms"},
 }  # fmt: skip
