@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from asr.config import ChunkSetting, SessionLimits
 from asr.errors import CheckpointError, ConfigError
+
+EncoderKind = Literal["voxtral", "whisper"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +17,7 @@ class AdditiveConfig:
 
     Attributes:
         mel_bins: F.
+        encoder_kind: "voxtral", or "whisper": its layers, causal and with relative positions, so that its weights fit.
         encoder_dim, encoder_layers, encoder_heads, encoder_head_dim, encoder_hidden, encoder_theta: the encoder.
         encoder_window_frames: encoder frames that a frame may see, itself included.
         dim, layers, heads, kv_heads, head_dim, hidden, theta: the decoder.
@@ -40,6 +43,7 @@ class AdditiveConfig:
     window_steps: int
     vocabulary: int
     limits: SessionLimits
+    encoder_kind: EncoderKind = "voxtral"
     condition_dim: int = 32
     encoder_theta: float = 1e6
     theta: float = 1e6
@@ -47,11 +51,21 @@ class AdditiveConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name != "limits" and value < 1:
+            if isinstance(value, int | float) and value < 1:
                 raise ConfigError(f"{field.name} is {value}; it must be at least 1")
         for name in ("dim", "head_dim", "encoder_head_dim"):
             if getattr(self, name) % 2:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be even")
+        if self.encoder_kind not in ("voxtral", "whisper"):
+            raise ConfigError(f"encoder_kind is {self.encoder_kind!r}; it must be 'voxtral' or 'whisper'")
+        if self.encoder_kind == "whisper" and (
+            self.encoder_hidden != 4 * self.encoder_dim
+            or self.encoder_heads * self.encoder_head_dim != self.encoder_dim
+        ):
+            raise ConfigError(
+                f"a Whisper's heads share its channels, and four times as many are inside; got {self.encoder_heads} "
+                f"heads of {self.encoder_head_dim}, and {self.encoder_hidden} in {self.encoder_dim}"
+            )
         if self.heads % self.kv_heads:
             raise ConfigError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
         for chunk in self.limits.chunks:

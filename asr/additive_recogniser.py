@@ -15,7 +15,7 @@ from asr.additive import AdditiveDecoder
 from asr.additive_config import AdditiveConfig
 from asr.answers import Answers, Draft
 from asr.config import RowSettings
-from asr.encoder import Encoder, causal_encoder
+from asr.encoder import Encoder, causal_encoder, causal_whisper_encoder
 from asr.errors import ConfigError
 from asr.frontend import Frontend, FrontendState
 from asr.recogniser import PROSPECT_PIECES, WAIT, Prospect, RowOutput
@@ -329,6 +329,26 @@ class AdditiveRecogniser(nn.Module):
         return self.decoder(torch.cat([first, outputs[:, :-1]], 1), audio, delay)  # type: ignore[no-any-return]
 
 
+def _encoder(config: AdditiveConfig) -> Encoder:
+    if config.encoder_kind == "whisper":
+        return causal_whisper_encoder(
+            layers=config.encoder_layers,
+            dim=config.encoder_dim,
+            heads=config.encoder_heads,
+            theta=config.encoder_theta,
+            window_frames=config.encoder_window_frames,
+        )
+    return causal_encoder(
+        layers=config.encoder_layers,
+        dim=config.encoder_dim,
+        heads=config.encoder_heads,
+        head_dim=config.encoder_head_dim,
+        hidden=config.encoder_hidden,
+        theta=config.encoder_theta,
+        window_frames=config.encoder_window_frames,
+    )
+
+
 def build_additive(config: AdditiveConfig, vocabulary: Vocabulary) -> AdditiveRecogniser:
     """The recogniser that a configuration describes, its weights random; special pieces are never written."""
     size = config.vocabulary
@@ -336,15 +356,7 @@ def build_additive(config: AdditiveConfig, vocabulary: Vocabulary) -> AdditiveRe
     banned[vocabulary.special_from :] = True
     return AdditiveRecogniser(
         frontend=Frontend(mel_bins=config.mel_bins, dim=config.encoder_dim),
-        encoder=causal_encoder(
-            layers=config.encoder_layers,
-            dim=config.encoder_dim,
-            heads=config.encoder_heads,
-            head_dim=config.encoder_head_dim,
-            hidden=config.encoder_hidden,
-            theta=config.encoder_theta,
-            window_frames=config.encoder_window_frames,
-        ),
+        encoder=_encoder(config),
         adapter=Adapter(frame_dim=config.encoder_dim, dim=config.dim),
         decoder=AdditiveDecoder(
             outputs=size + 1,

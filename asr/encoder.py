@@ -127,7 +127,25 @@ def whisper_encoder(*, layers: int, dim: int, heads: int, left_context_frames: i
     )
 
 
-def whisper_attention(*, dim: int, heads: int) -> Attention:
+def causal_whisper_encoder(*, layers: int, dim: int, heads: int, theta: float, window_frames: int) -> Encoder:
+    """Whisper's layers in a causal sliding window, with rotary positions in place of absolute ones: endless."""
+    return Encoder(
+        layers=[
+            EncoderLayer(
+                attention=whisper_attention(dim=dim, heads=heads, rotary=Rotary(head_dim=dim // heads, theta=theta)),
+                feed_forward=GeluFeedForward(dim=dim, hidden=4 * dim),
+                attention_norm=nn.LayerNorm(dim),
+                feed_forward_norm=nn.LayerNorm(dim),
+            )
+            for _ in range(layers)
+        ],
+        norm=nn.LayerNorm(dim),
+        left_context_frames=window_frames - 1,
+        window_frames=window_frames,
+    )
+
+
+def whisper_attention(*, dim: int, heads: int, rotary: Rotary | None = None) -> Attention:
     """Whisper's attention: every projection but the key's has a bias."""
     return Attention(
         dim=dim,
@@ -138,7 +156,7 @@ def whisper_attention(*, dim: int, heads: int) -> Attention:
         key_bias=False,
         value_bias=True,
         output_bias=True,
-        rotary=None,
+        rotary=rotary,
     )
 
 

@@ -1,8 +1,11 @@
 """Supervised training of the additive family on delayed-stream targets.
 
-`python -m recipes.sft --config F.yaml --model CHECKPOINT --manifest DATA/train.jsonl --alignments A.jsonl --out DIR`
-Each clip's words are placed on the step clock by the builder that drafting uses, at a delay drawn for the clip. A run
-that was killed goes on from its last save with the same batches and losses: call it again with the same arguments.
+`python -m recipes.sft --config F.yaml --model CHECKPOINT --manifest DATA/train.jsonl --alignments A.jsonl --out DIR
+[--teacher M]`
+Each clip's words are placed on the step clock by the builder that drafting uses, at a delay drawn for the clip. An
+encoder that was taken from a Whisper and made causal can learn from the frames of a full-context `--teacher` as well
+(`feature_weight`). A run that was killed goes on from its last save with the same batches and losses: call it again
+with the same arguments.
 `DIR` gets metrics.jsonl, train.pt (weights, optimiser, random state) and a checkpoint.
 """
 
@@ -24,8 +27,10 @@ from torch.nn import functional as F
 import asr
 from asr.additive_config import AdditiveConfig
 from asr.additive_recogniser import AdditiveRecogniser, build_additive
+from asr.cross_recogniser import CrossRecogniser
 from asr.errors import ConfigError, EarlybirdError
 from asr.model import Model
+from asr.units import FRAMES_PER_STEP, STEP_SAMPLES
 from recipes import runs
 from recipes.align import read_alignments
 from recipes.cuts import BucketedOrder
@@ -34,6 +39,7 @@ from recipes.distributed import Processes
 from recipes.examples import AlignedExamples, Batch, Example, durations_ms, make_batch
 from recipes.settings import read_settings
 from recipes.sharding import shard, spread_as, whole
+from recipes.teacher import full_context_features
 from recipes.updates import Trained, Updates
 
 __all__ = ["SftConfig", "Trainer", "objective", "train"]
@@ -60,6 +66,7 @@ class SftConfig:
     clip_norm: float = 1.0
     wait_weight: float = 0.3
     z_loss: float = 1e-4
+    feature_weight: float = 0.0
     accumulation: int = 1
     bf16: bool = False
     sharded: bool = False
@@ -81,8 +88,11 @@ class SftConfig:
             raise ConfigError(f"batches of {self.batch_seconds} s cannot hold clips of longest_ms={self.longest_ms}")
         if self.delay_max < self.delay_min:
             raise ConfigError(f"delay_min ({self.delay_min}) must not exceed delay_max ({self.delay_max})")
-        if min(self.z_loss, self.weight_decay, self.trailing_waits) < 0 or not 0 < self.wait_rate_bound <= 1:
-            raise ConfigError(f"z_loss, weight_decay, trailing_waits >= 0 and 0 < wait_rate_bound <= 1; got {self}")
+        least = min(self.z_loss, self.weight_decay, self.trailing_waits, self.feature_weight)
+        if least < 0 or not 0 < self.wait_rate_bound <= 1:
+            raise ConfigError(
+                f"z_loss, weight_decay, trailing_waits, feature_weight >= 0 and 0 < wait_rate_bound <= 1; got {self}"
+            )
 
     @classmethod
     def read(cls, path: Path) -> SftConfig:
@@ -142,6 +152,21 @@ def objective(
     }
 
 
+def feature_loss(teacher: CrossRecogniser, frames: Tensor, batch: Batch, *, steps: Tensor) -> Tensor:
+    """Mean squared distance of encoder frames to the teacher's, in units of what its closing norm makes of 1.
+
+    Args:
+        teacher: hears the clips as a whole.
+        frames: [B, 4 T, C].
+        steps: how many steps count in all parts of the batch together.
+    """
+    with torch.no_grad():
+        target = full_context_features(teacher, batch.samples, batch.valid.sum(1) * STEP_SAMPLES)[0]
+        gain = next(weight for weight in teacher.encoder.norm.parameters()).square().mean()
+    distance = (frames - target).square().mean(-1).view(*batch.valid.shape, FRAMES_PER_STEP).mean(-1)
+    return (distance * batch.valid).sum() / steps / gain
+
+
 def learning_rate(step: int, config: SftConfig) -> float:
     """Of step 0, 1, …: a linear rise over `warmup_steps`, then half a cosine down to a tenth."""
     if step < config.warmup_steps:
@@ -161,12 +186,13 @@ class Trainer:
         examples: at least one; all come once before one comes again.
         config: the settings.
         processes: that share each batch.
+        teacher: a full-context model whose frames the encoder's shall be near, as `feature_weight` says.
 
     Attributes:
         done: steps taken.
 
     Raises:
-        ConfigError: if there is no example, or a batch has fewer than there are processes.
+        ConfigError: if there is no example, a batch has fewer than there are processes, or the teacher does not fit.
     """
 
     def __init__(
@@ -175,8 +201,16 @@ class Trainer:
         examples: Sequence[Example],
         config: SftConfig,
         processes: Processes | None = None,
+        teacher: CrossRecogniser | None = None,
     ) -> None:
         self._processes = processes or Processes()
+        if bool(config.feature_weight) != (teacher is not None):
+            raise ConfigError(
+                f"feature_weight is {config.feature_weight}: a teacher is needed exactly if it is above 0"
+            )
+        if teacher is not None and teacher.frontend.dim != recogniser.frontend.dim:
+            raise ConfigError(f"the teacher's frames are of {teacher.frontend.dim}, not {recogniser.frontend.dim}")
+        self._teacher = teacher
         if not len(examples):
             raise ConfigError("there is no clip to train on: the manifest and the alignments share none short enough")
         if config.batch_size < self._processes.size and not config.batch_seconds:
@@ -246,8 +280,12 @@ class Trainer:
         self._updates.clear()
         sums: dict[str, float] = {}
         for batch in batches:
-            logits, audio_norm = self._forward(batch)
+            logits, heard, audio_norm = self._forward(batch)
             loss, parts = objective(logits, batch, z_loss=config.z_loss, whole=whole, **weights)  # type: ignore[arg-type]
+            if self._teacher is not None:
+                features = feature_loss(self._teacher, heard, batch, steps=whole[1])
+                loss = loss + config.feature_weight * features
+                parts |= {"features": float(features.detach()), "loss": float(loss.detach())}
             loss.backward()  # type: ignore[no-untyped-call]
             parts |= {"audio_norm": float(audio_norm / whole[1]), "text_norm": self._text_norm(batch, whole)}
             sums = {name: sums.get(name, 0.0) + value for name, value in parts.items()}
@@ -262,17 +300,20 @@ class Trainer:
         self.done += 1
         return metrics | {"gradient_norm": gradient, "learning_rate": rate}
 
-    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits [B, T, V + 1] in float32, and the sum of the sizes of the audio steps that count."""
-        norms: list[Tensor] = []
+    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits [B, T, V + 1] and encoder frames [B, 4 T, C] in float32, and the sum of the sizes of the audio steps
+        that count."""
+        seen: list[tuple[Tensor, Tensor]] = []
         hook = self.recogniser.adapter.register_forward_hook(
-            lambda _module, _inputs, audio: norms.append(audio.detach().float().norm(dim=-1)[batch.valid].sum())
+            lambda _module, inputs, audio: seen.append((inputs[0].float(), audio.detach().float().norm(dim=-1)))
         )
         try:
             with torch.autocast(batch.samples.device.type, torch.bfloat16, enabled=self.config.bf16):
-                return self.recogniser(batch.samples, batch.outputs, batch.delay).float(), norms[0]
+                logits = self.recogniser(batch.samples, batch.outputs, batch.delay).float()
         finally:
             hook.remove()
+        frames, norms = seen[0]
+        return logits, frames, norms[batch.valid].sum()
 
     def _text_norm(self, batch: Batch, whole: Tensor) -> float:
         """The sum of the sizes of the text's embeddings, as a part of their mean."""
@@ -337,12 +378,19 @@ def _additive(model: Model, config: SftConfig) -> AdditiveRecogniser:
     return model.recogniser
 
 
+def _full_context(model: Model) -> CrossRecogniser:
+    if not isinstance(model.recogniser, CrossRecogniser):
+        raise ConfigError(f"{model.name} is no cross-family model; only those hear clips as a whole")
+    return model.recogniser.requires_grad_(False)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The command line of `python -m recipes.sft`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("config", "manifest", "alignments"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--model", required=True)
+    parser.add_argument("--teacher", help="a cross-family checkpoint, for feature_weight")
     parser.add_argument("--device", default="cpu")
     runs.add_outputs(parser)
     return parser
@@ -363,7 +411,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             longest_ms=config.longest_ms,
         )
         print(f"{len(examples)} clips", file=sys.stderr)
-        trainer = Trainer(recogniser, examples, config, processes)
+        teacher = None if args.teacher is None else _full_context(asr.load(args.teacher, device=args.device))
+        trainer = Trainer(recogniser, examples, config, processes, teacher)
         shown = runs.shown_clips(args.show)
 
         def saved() -> None:

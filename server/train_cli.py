@@ -20,6 +20,7 @@ STAGES = {
     "align": ("recipes.align", "When each word was spoken."),
     "tokenizer": ("recipes.tokenizer", "The CTC head's pieces, from text."),
     "convert": ("recipes.convert", "A Whisper to a streaming checkpoint."),
+    "graft": ("recipes.graft", "A language model on a Whisper's ears: an additive checkpoint to train."),
     "teacher": ("recipes.teacher", "What the full-context model hears and writes."),
     "spell": ("recipes.spell", "Capitals and marks for transcripts without them."),
     "ctc": ("recipes.ctc", "The CTC head, everything else frozen."),

@@ -14,7 +14,7 @@ from asr.config import AnchorConfig, ChunkSetting, GateConfig, RowSettings, Sess
 from asr.cross import CrossDecoder
 from asr.cross_recogniser import CrossRecogniser
 from asr.ctc import CtcHead
-from asr.encoder import Encoder, causal_encoder, whisper_encoder
+from asr.encoder import Encoder, causal_encoder, causal_whisper_encoder, whisper_encoder
 from asr.frontend import Frontend
 from asr.gate import AttentionGate, Gate, GateAnswer, GateView
 
@@ -73,6 +73,10 @@ def tiny_causal_encoder(window_frames: int = 9) -> Encoder:
     return randomised(
         causal_encoder(layers=2, dim=DIM, heads=HEADS, head_dim=8, hidden=24, theta=1e4, window_frames=window_frames)
     )
+
+
+def tiny_causal_whisper_encoder(window_frames: int = 9) -> Encoder:
+    return randomised(causal_whisper_encoder(layers=2, dim=DIM, heads=HEADS, theta=1e4, window_frames=window_frames))
 
 
 def tiny_cross_decoder(text_positions: int = 48) -> CrossDecoder:

@@ -49,6 +49,11 @@ def test_json_there_and_back() -> None:
         ({"theta": 0.5}, "theta is 0.5; it must be at least 1"),
         ({"dim": 15}, "dim is 15; it must be even"),
         ({"encoder_head_dim": 7}, "encoder_head_dim is 7; it must be even"),
+        ({"encoder_kind": "other"}, "encoder_kind is 'other'; it must be 'voxtral' or 'whisper'"),
+        (
+            {"encoder_kind": "whisper"},
+            "a Whisper's heads share its channels, and four times as many are inside; got 2 heads of 8, and 24 in 16",
+        ),
         ({"kv_heads": 3}, "heads (4) must be a multiple of kv_heads (3)"),
         (
             {"limits": limits(right=8)},

@@ -40,6 +40,7 @@ def test_biases_are_where_the_checkpoints_have_them() -> None:
     norms = ["attention_norm.bias", "feed_forward.down.bias", "feed_forward.up.bias", "feed_forward_norm.bias"]
     assert biases(whisper) == sorted(attention + norms)
     assert biases(causal) == sorted([*attention, "feed_forward.down.bias"])
+    assert biases(layers(tiny.tiny_causal_whisper_encoder())[0]) == biases(whisper)
 
 
 def test_provisional_frames_are_encoded_anew_with_more_to_their_right() -> None:

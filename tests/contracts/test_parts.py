@@ -30,6 +30,7 @@ ANY_CHUNKS: dict[str, Maker] = {  # parts whose outputs no chunking changes
     "frontend": FrontendPart,
     "ring": RingPart,
     "causal encoder": lambda: EncoderPart(tiny.tiny_causal_encoder(), chunk=4),
+    "causal Whisper encoder": lambda: EncoderPart(tiny.tiny_causal_whisper_encoder(), chunk=4),
     "cross decoder": CrossDecoderPart,
     "additive decoder": AdditiveDecoderPart,
     "adapter": AdapterPart,

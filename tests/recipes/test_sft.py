@@ -456,6 +456,7 @@ def test_the_command_has_these_flags(tmp_path: Path) -> None:
         "alignments",
         "out",
         "device",
+        "teacher",
         "show",
         "keep_all",
         "plot",
