@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asr.errors import ConfigError
+from server.options import DEFAULT_MODEL, ModelOption
 
 if TYPE_CHECKING:
     from asr.channels import Channel
@@ -76,7 +77,6 @@ Phrases = Annotated[
     typer.Option("--phrases", help="Phrases to recognise more readily, one a line; a tab and a boost may follow."),
 ]
 Boost = Annotated[float | None, typer.Option("--boost", help="Of the other phrases: nats a piece, 0 to 5.")]
-ModelName = Annotated[str, typer.Option("--model", help="Name of an installed model, or a checkpoint folder.")]
 Stats = Annotated[bool, typer.Option("--stats", help="Print totals to standard error at the end.")]
 
 
@@ -119,7 +119,7 @@ def transcribe(
     lm_weight: LmWeight = None,
     phrases: Phrases = None,
     boost: Boost = None,
-    model: ModelName = "earlybird-en",
+    model: ModelOption = DEFAULT_MODEL,
     stats: Stats = False,
 ) -> None:
     """Transcribe files as if they were streams: the text depends on --delay-ms and --chunk-ms alone.

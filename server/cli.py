@@ -10,8 +10,8 @@ import typer
 
 from asr.errors import EarlybirdError
 from server import batch_cli, live_cli, lm_cli, train_cli
+from server.options import DEFAULT_MODEL, ModelOption
 
-DEFAULT_MODEL = "earlybird-en"
 DEFAULT_DELAY_MS = 480
 DEFAULT_CHUNK_MS = 320
 
@@ -32,7 +32,6 @@ LIVE_EXIT_CODES = (
 app.command(epilog=LIVE_EXIT_CODES)(live_cli.serve)
 app.command(epilog=LIVE_EXIT_CODES)(live_cli.listen)
 
-ModelOption = Annotated[str, typer.Option("--model", help="Name of an installed model, or a checkpoint folder.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
 DelayOption = Annotated[
     int, typer.Option("--delay-ms", help="How long the model may listen past a word's end: a multiple of 80.")

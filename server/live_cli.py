@@ -10,9 +10,10 @@ from typing import Annotated
 
 import typer
 
+from server.options import DEFAULT_MODEL
+
 DEFAULT_URL = "ws://127.0.0.1:8765/v1/stream"
 TOKEN_VARIABLE = "EARLYBIRD_TOKEN"
-DEFAULT_MODEL = "earlybird-en"
 
 DelayOption = Annotated[
     int | None, typer.Option("--delay-ms", help="How long the model may listen past a word's end: a multiple of 80.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asr.errors import ConfigError
+from server.options import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from lm_fusion.ngram_units import Units
@@ -90,7 +91,7 @@ def build(
     prune: Annotated[
         str, typer.Option("--prune", help="Leave out n-grams met at most so often: a number an order, not falling.")
     ] = "0",
-    model: ModelOption = "earlybird-en",
+    model: ModelOption = DEFAULT_MODEL,
     units: UnitsOption = "decoder",
     arpa: Annotated[Path | None, typer.Option("--arpa", help="Write the model as ARPA text too.")] = None,
     dev: Annotated[
@@ -123,7 +124,7 @@ def build(
 def convert(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="An ARPA file, plain or gzipped, or a KenLM binary.")],
     out: OutOption,
-    model: ModelOption = "earlybird-en",
+    model: ModelOption = DEFAULT_MODEL,
     units: UnitsOption = "decoder",
 ) -> None:
     """Turn an n-gram model over the same tokens into the file that loads at once."""
@@ -145,7 +146,7 @@ def mix(
     second: Annotated[Path, typer.Argument(metavar="ARPA2", help="Another, over the same tokens.")],
     out: OutOption,
     weight: Annotated[float, typer.Option("--weight", help="Of the first model, between 0 and 1.")] = 0.5,
-    model: ModelOption = "earlybird-en",
+    model: ModelOption = DEFAULT_MODEL,
     units: UnitsOption = "decoder",
     arpa: Annotated[Path | None, typer.Option("--arpa", help="Write the mixture as ARPA text too.")] = None,
 ) -> None:
@@ -172,7 +173,7 @@ def tune(
     phrases: Annotated[Path | None, typer.Option("--phrases", help="A list, a phrase a line.")] = None,
     boosts: Annotated[str, typer.Option("--boosts", help="Boosts of --phrases to try.")] = "0,0.5,1,1.5,2,3",
     every: Annotated[int, typer.Option("--every", min=1, help="Take every so-many-th clip.")] = 1,
-    model: ModelOption = "earlybird-en",
+    model: ModelOption = DEFAULT_MODEL,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
     delay_ms: Annotated[int, typer.Option("--delay-ms", help="See `earlybird transcribe`.")] = 480,
     chunk_ms: Annotated[int, typer.Option("--chunk-ms", help="See `earlybird transcribe`.")] = 320,

@@ -9,10 +9,12 @@ import soundfile
 import torch
 from typer.main import get_command
 
+from asr import checkpoint
 from asr.drafting import Drafting
 from asr.errors import CheckpointError, ConfigError
 from asr.words import Transcript
 from server import engine as server_engine
+from server import options
 from server.batch_cli import parse_channel
 from server.cli import app, main
 from server.engine import load_model
@@ -45,6 +47,10 @@ FLAGS = {
 def test_the_flags_are_those_that_are_documented() -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
     assert {name: {o for p in command.params for o in p.opts} for name, command in commands.items()} == FLAGS
+
+
+def test_the_default_model_is_the_library_s() -> None:
+    assert options.DEFAULT_MODEL == checkpoint.DEFAULT_MODEL
 
 
 @pytest.fixture
