@@ -36,6 +36,8 @@ DELAY_STEPS = tuple(range(1, 13))
 ENCODER_THETA = 10_000.0
 ENCODER_WINDOW_FRAMES = 500
 WINDOW_STEPS = 250
+AUDIO_SHARE = 0.1
+"""What is heard is added faintly at first, so that the language model's rows are like those it knows."""
 
 
 def graft(
@@ -94,6 +96,7 @@ def graft(
     for key in weights:
         if key.endswith("condition.second.weight"):
             weights[key] = torch.zeros_like(weights[key])
+    weights["adapter.second.weight"] = AUDIO_SHARE * weights["adapter.second.weight"]
     recogniser.load_state_dict(weights)
     return Model(name=name, config=config, recogniser=recogniser.eval(), vocabulary=cut)
 

@@ -61,6 +61,8 @@ class SftConfig:
     delay_max: int = 30
     trailing_waits: int = 8
     learning_rate: float = 3e-4
+    encoder_scale: float = 1.0
+    decoder_scale: float = 1.0
     warmup_steps: int = 100
     weight_decay: float = 0.01
     clip_norm: float = 1.0
@@ -81,7 +83,7 @@ class SftConfig:
         for name in (*counts, "accumulation"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("learning_rate", "clip_norm", "wait_weight"):
+        for name in ("learning_rate", "clip_norm", "wait_weight", "encoder_scale", "decoder_scale"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
         if self.batch_seconds and 1000 * self.batch_seconds < self.longest_ms:
@@ -236,12 +238,17 @@ class Trainer:
         )
 
     def _parts(self) -> list[Trained]:
-        if not self.config.sharded:
-            return [Trained(weights=list(self.recogniser.parameters()), rate=1.0)]
-        layers = list(self.recogniser.decoder.layers.parameters())
+        recogniser = self.recogniser
+        ears = [*recogniser.frontend.parameters(), *recogniser.encoder.parameters()]
+        layers = list(recogniser.decoder.layers.parameters())
         inside = {id(weight) for weight in layers}
-        rest = [weight for weight in self.recogniser.parameters() if id(weight) not in inside]
-        return [Trained(weights=rest, rate=1.0), Trained(weights=layers, rate=1.0)]
+        ends = [weight for weight in recogniser.decoder.parameters() if id(weight) not in inside]
+        return [
+            Trained(weights=list(recogniser.adapter.parameters()), rate=1.0),
+            Trained(weights=ears, rate=self.config.encoder_scale),
+            Trained(weights=ends, rate=self.config.decoder_scale),
+            Trained(weights=layers, rate=self.config.decoder_scale),
+        ]
 
     def next_batch(self) -> Batch:
         """Draws the next examples, and a delay for each; gives this process' share of them."""
