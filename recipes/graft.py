@@ -38,6 +38,8 @@ ENCODER_WINDOW_FRAMES = 500
 WINDOW_STEPS = 250
 AUDIO_SHARE = 0.1
 """What is heard is added faintly at first, so that the language model's rows are like those it knows."""
+READOUT_SHARE = 0.3
+"""The closing norm was made for the last of all layers; behind the first few it says everything too loudly."""
 
 
 def graft(
@@ -96,6 +98,7 @@ def graft(
     for key in weights:
         if key.endswith("condition.second.weight"):
             weights[key] = torch.zeros_like(weights[key])
+    weights["decoder.norm.weight"] = READOUT_SHARE * weights["decoder.norm.weight"]
     weights["adapter.second.weight"] = AUDIO_SHARE * weights["adapter.second.weight"]
     recogniser.load_state_dict(weights)
     return Model(name=name, config=config, recogniser=recogniser.eval(), vocabulary=cut)
